@@ -24,7 +24,7 @@ from deltalake import DeltaTable, write_deltalake
 from bench.checks import read_delta
 from bench.events import ARROW, COLUMNS, SCHEMA
 from bench.runs import Batch, Run, Task, execute
-from lakemark.connectors.schema_file import schemas_from_file
+from lakemark.connectors.postgres.schema_file import schemas_from_file
 from lakemark.converters.json.rows import decode_rows
 from lakemark.model.handling_modes import HandlingModes
 

@@ -34,7 +34,7 @@ from bench.events import ARROW, COLUMNS, CONNECTOR, SCHEMA, Orders
 from bench.ours import ENGINES
 from bench.runs import topic_of
 from lakemark import tasks
-from lakemark.connectors.schema_file import schemas_from_file
+from lakemark.connectors.postgres.schema_file import schemas_from_file
 from lakemark.model.decoding import StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes

@@ -17,11 +17,11 @@ from uuid import uuid4
 import pytest
 
 from lakemark.connectors.database import OpenWindow
+from lakemark.connectors.postgres.facts_database import database_facts
 from lakemark.connectors.postgres.postgres_session import connect
 from lakemark.connectors.postgres.postgres_windows import write_window
 from lakemark.errors import DependencyError
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.ops.doctor.facts_database import database_facts
 from lakemark.settings.config import DatabaseConfig, load
 from lakemark.snapshot.chunk_task import ReadSettings, run_chunk
 from lakemark.snapshot.chunks import ChunkSpec

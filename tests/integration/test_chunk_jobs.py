@@ -11,14 +11,17 @@ from functools import partial
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from lakemark.connectors.postgres import chunk_reader, postgres_session
+from lakemark.connectors.postgres.chunk_reader import PostgresReader
 from lakemark.connectors.postgres.key_sql import key_texts
 from lakemark.connectors.postgres.postgres import read_schemas
+from lakemark.connectors.postgres.postgres_session import Session
 from lakemark.kafka import brokers
 from lakemark.model import chunk_batch
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import Condition, KeyRange, halves
 from lakemark.settings.config import Config
-from lakemark.snapshot import chunk_task, chunks, table_cut
+from lakemark.snapshot import chunk_task, chunks
 from lakemark.snapshot.chunk_task import ReadSettings, run_chunk
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.source.changed_keys import shard_of
@@ -53,6 +56,11 @@ def source(brokers_and_database: Servers) -> Iterator[Database]:
     with brokers_and_database.fresh_database() as fresh:
         yield fresh
         chunk_task._kept.drop()
+
+
+def session_kept() -> Session | None:
+    reader = chunk_task._kept.reader
+    return reader.kept.session if isinstance(reader, PostgresReader) else None
 
 
 def config(source: Database, tmp_path, **sections) -> Config:
@@ -139,8 +147,8 @@ def test_a_chunk_s_rows_are_in_the_parts_that_the_result_counts(
     ((after,),) = source.execute("SELECT (extract(epoch FROM now()) * 1000000)::bigint")
     (source_ts,) = {row["source_ts"] for row in rows}
     assert before <= source_ts <= after
-    assert result.fingerprint == table_cut.fingerprint(settings, TABLE)
-    assert result.fingerprint == table_cut.cut(settings, TABLE, 100).fingerprint
+    assert result.fingerprint == settings.source.schemas([TABLE])[TABLE].fingerprint()
+    assert result.fingerprint == settings.source.cut(TABLE, 100).fingerprint
     assert result.proof.server.timeline == 1
     assert result.bytes > 400
     assert 0 < result.read_seconds < result.seconds
@@ -149,7 +157,7 @@ def test_a_chunk_s_rows_are_in_the_parts_that_the_result_counts(
 def test_the_cut_of_a_table_is_read_chunk_by_chunk(source: Database, settings, spec, written):
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source.execute("INSERT INTO t SELECT generate_series(1, 25)")
-    cut = table_cut.cut(settings, TABLE, 10)
+    cut = settings.source.cut(TABLE, 10)
     assert len(cut.spans) == 3
     for number, span in enumerate(cut.spans):
         good(run_chunk(spec(chunk=number, attempt=number, span=span), settings))
@@ -158,8 +166,8 @@ def test_the_cut_of_a_table_is_read_chunk_by_chunk(source: Database, settings, s
     ]
     assert sorted(ids) == list(range(1, 26))
     source.execute("ALTER TABLE t ADD v text")
-    assert table_cut.fingerprint(settings, TABLE) != cut.fingerprint
-    few = table_cut.cut(settings, TABLE, 10, condition=Condition("id < %s", (5,)))
+    assert settings.source.schemas([TABLE])[TABLE].fingerprint() != cut.fingerprint
+    few = settings.source.cut(TABLE, 10, condition=Condition("id < %s", (5,)))
     assert few.spans == (KeyRange(),)
 
 
@@ -303,9 +311,9 @@ def test_a_range_that_is_too_large_or_too_slow_comes_back_as_its_halves(
 ):
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     source.execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 8) i")
-    read = chunk_task.read_chunk
+    read = chunk_reader.read_chunk
     monkeypatch.setattr(
-        chunk_task, "read_chunk", lambda table, **given: read(table, **given, max_bytes=4_100)
+        chunk_reader, "read_chunk", lambda table, **given: read(table, **given, max_bytes=4_100)
     )
     error = run_chunk(spec(), settings).error
     assert (error.code, error.retried) == ("chunk-too-large", True)
@@ -347,21 +355,21 @@ def test_a_filter_that_takes_too_long_does_not_keep_its_chunk_from_being_halved(
 
     # A chunk that is too large is halved by the rows that its filter leaves, where that is quick.
     source.execute("INSERT INTO t SELECT generate_series(5, 16)")
-    read = chunk_task.read_chunk
+    read = chunk_reader.read_chunk
     monkeypatch.setattr(
-        chunk_task, "read_chunk", lambda table, **given: read(table, **given, max_bytes=9)
+        chunk_reader, "read_chunk", lambda table, **given: read(table, **given, max_bytes=9)
     )
     few = Condition("id > %s", (12,))
     large = run_chunk(spec(attempt=202, condition=few), slow).error
     assert (large.code, list(large.halves)) == ("chunk-too-large", halves(KeyRange(), ("14",)))
-    look = chunk_task.middle
+    look = chunk_reader.middle
 
     def middle(table, span, *, condition):
         if condition is not None:
             table.session.execute("SELECT pg_sleep(30)")
         return look(table, span, condition=condition)
 
-    monkeypatch.setattr(chunk_task, "middle", middle)
+    monkeypatch.setattr(chunk_reader, "middle", middle)
     large = run_chunk(spec(attempt=203, condition=few), slow).error
     assert (large.code, list(large.halves)) == ("chunk-too-large", halves(KeyRange(), ("8",)))
 
@@ -391,16 +399,16 @@ def test_a_worker_keeps_its_session_and_producer_until_they_break(
 ):
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     good(run_chunk(spec(attempt=1), settings))
-    session, producer = chunk_task._kept.session, chunk_task._kept.producer
+    session, producer = session_kept(), chunk_task._kept.producer
     good(run_chunk(spec(attempt=2), settings))
-    assert (chunk_task._kept.session, chunk_task._kept.producer) == (session, producer)
+    assert (session_kept(), chunk_task._kept.producer) == (session, producer)
     ours = "application_name = 'lakemark snapshot' AND datname = current_database()"
     assert len(source.execute(f"SELECT 1 FROM pg_stat_activity WHERE {ours}")) == 1
     source.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}")
     good(run_chunk(spec(attempt=3), settings))
-    assert chunk_task._kept.session is not session
+    assert session_kept() is not session
     run_chunk(spec(table="public.nope"), settings)
-    assert chunk_task._kept.session is None
+    assert session_kept() is None
     deadline = time.monotonic() + 10
     while source.execute(f"SELECT 1 FROM pg_stat_activity WHERE {ours}"):
         assert time.monotonic() < deadline
@@ -410,8 +418,8 @@ def test_a_lock_that_somebody_holds_is_waited_for_and_then_told(
     source: Database, settings, spec, monkeypatch
 ):
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    impatient = partial(chunk_task.connect, lock_timeout=timedelta(milliseconds=200))
-    monkeypatch.setattr(chunk_task, "connect", impatient)
+    impatient = partial(postgres_session.connect, lock_timeout=timedelta(milliseconds=200))
+    monkeypatch.setattr(postgres_session, "connect", impatient)
     found = []
     with source.connect() as other, other.transaction():
         other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
@@ -431,9 +439,8 @@ def test_a_table_whose_changes_the_log_does_not_bring_is_refused(source: Databas
     def reasons(table: str = TABLE, **more: str) -> list[str]:
         connector = {"plugin.name": "pgoutput", "publication.name": "ours"}
         connector |= {name.replace("__", "."): value for name, value in more.items()}
-        found = table_cut.reasons_against(
-            ReadSettings(settings.config, settings.modes, connector), table
-        )
+        ours = ReadSettings(settings.config, settings.modes, connector)
+        found = ours.source.reasons_against(table)
         return [reason.code for reason in found]
 
     assert reasons() == []

@@ -17,7 +17,6 @@ import psycopg
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import Condition
 from lakemark.settings.config import load
-from lakemark.snapshot import table_cut
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkSpec
 from lakemark.spark import jobs
@@ -52,7 +51,7 @@ def main(file: str, table: str) -> dict:
         context = spark.sparkContext
         found["master"], found["parallelism"] = context.master, context.defaultParallelism
         found["readers"] = jobs.readers(spark, config.snapshot.parallelism)
-        cut = table_cut.cut(settings, table, 100)
+        cut = settings.source.cut(table, 100)
 
         def read(at: int, **changed):
             given = {"run": "r1", "table": table, "chunk": at, "attempt": at, "shards": 2}

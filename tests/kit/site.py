@@ -9,6 +9,7 @@ from pathlib import Path
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
+from lakemark.connectors.postgres.conditions import check
 from lakemark.errors import DependencyError
 from lakemark.ops import lag
 from lakemark.ops.board import Board
@@ -81,7 +82,7 @@ def serve(folder: Path, more: str = "http: {bind: 127.0.0.1:0}") -> Iterator[Ser
     file.write_text(f"{SMALL}{more}\n")
     board, clock = lively()
     served = Served(address="", board=board, clock=clock)
-    does = Commands(served.signal, served.control)
+    does = Commands(served.signal, served.control, check)
     with (
         capture_logs() as logs,
         serving(load(file, {}), board, Metrics(board), does),
@@ -109,7 +110,7 @@ class Site(Written):
             "shop",
             self.board,
             self.metrics,
-            Commands(self.signal, self.control),
+            Commands(self.signal, self.control, check),
             ready_lag=timedelta(seconds=60),
         )
         made = http.app(answers, token=self.token)

@@ -8,7 +8,6 @@ from lakemark.connectors.connector import parse
 from lakemark.errors import DependencyError
 from lakemark.model import positions
 from lakemark.model.fills import UNSEEN, Fill
-from lakemark.ops import catalog_watch
 from lakemark.ops.catalog_watch import CatalogWatch
 from lakemark.settings.config import Config
 from lakemark.state.tables import ERRORED, PAUSED, TableState
@@ -16,6 +15,7 @@ from tests.kit.catalog_looks import (
     CONFIG,
     CONNECTOR,
     SETTINGS,
+    AskedDatabase,
     T,
     U,
     facts,
@@ -41,14 +41,14 @@ def wide(missing="11", **more):
 def whole(looks, monkeypatch):
     """A table that is whole, and of which one look was taken."""
 
-    def read_values(_database, table, oid, missing, _modes, **_):
-        assert (table, oid) == (T, 1)
+    def missing_values(_, facts, missing):
+        assert (facts.name, facts.oid) == (T, 1)
         given = {n: None if text == "odd" else pa.array([text]) for n, text in missing.items()}
         return {"id": None, "v": None} | dict.fromkeys(columns) | given
 
     columns = ["w"]
 
-    monkeypatch.setattr(catalog_watch, "read_values", read_values)
+    monkeypatch.setattr(AskedDatabase, "missing_values", missing_values)
     looks.state = state(a=WHOLE)
     looks.now = type(looks).now = source(facts(width=2))
     looks.watched = looks.watch()
@@ -138,13 +138,13 @@ def test_a_table_that_waits_for_a_look_goes_on_with_the_one_that_began_afterward
 
 def test_a_look_that_had_begun_before_lets_nobody_go_on(whole, monkeypatch):
     waits = msgspec.structs.replace(WHOLE, state=ERRORED, code=UNSEEN, retried=True)
-    look = catalog_watch.look
+    look = AskedDatabase.look
 
     def look_meanwhile(*asked, **more):
         whole.state = state(a=waits)
         return look(*asked, **more)
 
-    monkeypatch.setattr(catalog_watch, "look", look_meanwhile)
+    monkeypatch.setattr(AskedDatabase, "look", look_meanwhile)
     assert then(whole, source(facts(width=2))) == []
 
 
@@ -154,7 +154,7 @@ def test_nobody_waits_for_a_database_that_does_not_answer(whole, monkeypatch):
     def away(*_, **__):
         raise DependencyError("away", code="database-unavailable")
 
-    monkeypatch.setattr(catalog_watch, "look", away)
+    monkeypatch.setattr(AskedDatabase, "look", away)
     whole.watched.try_to_look()
     assert whole.watched.columns() == {}
 
@@ -172,7 +172,7 @@ def test_values_that_the_connector_writes_in_its_own_way_are_read_by_nobody(whol
 
 
 def test_a_column_that_the_connector_leaves_out_takes_no_values_along(whole, monkeypatch):
-    monkeypatch.setattr(catalog_watch, "read_values", lambda *_, **__: {"id": None})
+    monkeypatch.setattr(AskedDatabase, "missing_values", lambda *_, **__: {"id": None})
     assert [kind for kind, _ in then(whole, called_otherwise())] == ["table-resnapshot"]
 
 

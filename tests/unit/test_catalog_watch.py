@@ -10,6 +10,7 @@ import pytest
 from lakemark.connectors.catalog_changes import Action, Difference
 from lakemark.connectors.catalog_facts import ColumnFacts, PartFacts, SourceFacts
 from lakemark.connectors.connector import parse
+from lakemark.connectors.postgres.postgres_publication import publication_of
 from lakemark.errors import DependencyError, PipelineError
 from lakemark.ops import catalog_watch
 from lakemark.ops.catalog_watch import CatalogWatch, Seen, named, records
@@ -27,6 +28,7 @@ from lakemark.state.tables import (
 from tests.kit.catalog_looks import (
     CONFIG,
     SETTINGS,
+    AskedDatabase,
     T,
     U,
     facts,
@@ -190,7 +192,7 @@ def test_a_look_that_fails_says_so_and_keeps_what_was_seen(looks, monkeypatch):
     watch.look()
     seen = looks.told[-1]
     with monkeypatch.context() as patch:
-        patch.setattr(catalog_watch, "look", broken)
+        patch.setattr(AskedDatabase, "look", broken)
         watch.try_to_look()
     assert looks.told[-1] == msgspec.structs.replace(seen, reason="the database is away")
     watch.try_to_look()
@@ -302,7 +304,7 @@ def test_a_look_that_fails_does_not_end_the_watch(looks, monkeypatch):
 
     watch = looks.watch()
     with monkeypatch.context() as patch:
-        patch.setattr(catalog_watch, "look", broken)
+        patch.setattr(AskedDatabase, "look", broken)
         watch.try_to_look()
     watch.try_to_look()
     assert watch.has_seen(T)
@@ -329,7 +331,7 @@ def test_columns_that_are_numerics_are_those_of_the_newest_look_that_succeeded(l
     type(looks).now = source(msgspec.structs.replace(facts(), columns=columns))
     watch.look()
     assert watch.numerics() == {T: {"c1"}}
-    monkeypatch.setattr(catalog_watch, "look", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(AskedDatabase, "look", lambda *_, **__: 1 / 0)
     watch.try_to_look()
     assert watch.numerics() == {T: {"c1"}}
 
@@ -372,7 +374,7 @@ def test_a_look_that_cannot_be_read_is_none(looks):
 )
 def test_only_one_plugin_needs_a_publication(settings, name):
     """Debezium's default is the other one."""
-    assert catalog_watch.publication_of(settings) == name
+    assert publication_of(settings) == name
 
 
 # -- policies -------------------------------------------------------------------------------------

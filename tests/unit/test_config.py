@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lakemark.connectors.schema_file import read_schema_file
+from lakemark.connectors.postgres.schema_file import read_schema_file
 from lakemark.plans import engine_of
 from lakemark.settings.config import Config, leaves, load, load_with_origins
 from lakemark.settings.layers import InvalidConfig, Mistake

@@ -8,6 +8,7 @@ from threading import Thread
 import pytest
 
 from lakemark.connectors import connector
+from lakemark.model import positions
 from lakemark.ops.doctor import facts_connector
 from lakemark.ops.doctor.checks_connector import (
     CommittedOffsets,
@@ -200,7 +201,7 @@ def committed(found):
 
 def test_the_committed_offset_is_of_interest_to_output_topics_only():
     assert of(findings(facts(), CONFIG), "committed offset") == []
-    finding = committed(CommittedOffsets((OFFSET,)))
+    finding = committed(CommittedOffsets(b"p"))
     assert finding.verdict is OK
     assert "how far" in finding.reason
 
@@ -208,13 +209,16 @@ def test_the_committed_offset_is_of_interest_to_output_topics_only():
 @pytest.mark.parametrize(
     "offsets",
     [
-        (),
-        ({**OFFSET, "offset": {"snapshot": True, "lsn": 9}},),
-        ({**OFFSET, "partition": {"server": "of an earlier topic.prefix"}},),
+        [],
+        [{**OFFSET, "offset": {"snapshot": True, "lsn": 9}}],
+        [{**OFFSET, "partition": {"server": "of an earlier topic.prefix"}}],
     ],
 )
-def test_a_connector_that_has_not_committed_yet(offsets):
-    finding = committed(CommittedOffsets(offsets))
+def test_a_connector_that_has_not_committed_yet(worker, offsets):
+    worker.offsets = 200, {"offsets": offsets}
+    told = asked(worker, output={"topic_prefix": "clean"}).committed
+    assert told == CommittedOffsets(b"")
+    finding = committed(told)
     assert finding.verdict is OK
     assert "tells none yet" in finding.reason
 
@@ -223,7 +227,7 @@ def test_a_connector_that_has_not_committed_yet(offsets):
     ("found", "why"),
     [
         (None, "without source.connect"),
-        (CommittedOffsets((), "Connect 3.4.0 does not tell it"), "3.4.0"),
+        (CommittedOffsets(b"", "Connect 3.4.0 does not tell it"), "3.4.0"),
     ],
 )
 def test_committed_offsets_that_cannot_be_seen(found, why):
@@ -277,7 +281,7 @@ def asked(worker, **changes):
 
 def test_connect_is_asked_for_offsets_where_there_are_output_topics(worker):
     output = {"topic_prefix": "clean"}
-    assert asked(worker, output=output).committed == CommittedOffsets((OFFSET,))
+    assert asked(worker, output=output).committed == CommittedOffsets(positions.pack(0, 100, 200))
     assert asked(worker).committed is None
 
 

@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from lakemark.connectors.postgres import checks_tables
 from lakemark.connectors.postgres.catalog import CatalogColumn
-from lakemark.connectors.refusals import Refusal
-from lakemark.model.handling_modes import HandlingModes
-from lakemark.ops.doctor import checks_tables
-from lakemark.ops.doctor.checks_database import (
+from lakemark.connectors.postgres.checks_database import (
     MUCH_LAG,
     DatabaseFacts,
     Publication,
@@ -17,7 +15,9 @@ from lakemark.ops.doctor.checks_database import (
     Slot,
     findings,
 )
-from lakemark.ops.doctor.checks_tables import Relation
+from lakemark.connectors.postgres.checks_tables import Relation
+from lakemark.connectors.refusals import Refusal
+from lakemark.model.handling_modes import HandlingModes
 from tests.kit.verdicts import ERROR, OK, WARNING, bad, of, one
 
 SERVER = ServerFacts("h:5432/shop", "mark", "16.2", False, "logical", True, 0.1)

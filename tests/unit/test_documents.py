@@ -15,8 +15,8 @@ import yaml
 from deltalake import Schema, write_deltalake
 
 from lakemark.cli import cli
-from lakemark.connectors.connector import CONNECTORS
-from lakemark.connectors.schema_file import schemas_from_file
+from lakemark.connectors.postgres.schema_file import schemas_from_file
+from lakemark.connectors.registry import CONNECTORS
 from lakemark.connectors.suitability import problems_with
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import Config, load, load_with_origins

@@ -16,7 +16,7 @@ import yaml
 from deltalake import write_deltalake
 
 from lakemark.cli.check import check
-from lakemark.connectors.connector import CONNECTORS
+from lakemark.connectors.registry import CONNECTORS
 from lakemark.connectors.suitability import problems_with
 from lakemark.settings.config import load, load_with_origins
 from lakemark.sink.row_images import cdc_type

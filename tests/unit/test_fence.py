@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakemark.connectors.postgres.committed_offsets import committed_position
 from lakemark.errors import DependencyError
 from lakemark.model import positions
 from lakemark.model.offsets import has_passed
 from lakemark.snapshot import output_frontier
 from lakemark.snapshot.flight import flight
-from lakemark.snapshot.output_frontier import committed_position
 from lakemark.snapshot.ports import Committed
 from tests.kit.fake_world import ITEMS, ORDERS, SETTINGS, STEP_S, FakeWorld
 

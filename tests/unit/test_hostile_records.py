@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakemark.connectors.postgres import conditions
+from lakemark.connectors.postgres.conditions import check
 from lakemark.errors import RefusedError
 from lakemark.ops.answers import Answers
 from lakemark.ops.http.commands import signal_record
@@ -186,7 +187,7 @@ def test_the_page_and_http_stand_every_signal(value):
         answers.signals()
     with Quick():
         try:
-            sent = signal_record(value, pipeline="shop")
+            sent = signal_record(value, pipeline="shop", check=check)
         except RefusedError as error:
             refused = error.code, error.message, error.hint
             assert all(refused)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.connectors.postgres.key_sql import key_texts
 from lakemark.converters.registry import CONVERTERS, JSON
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
@@ -38,7 +39,9 @@ def letter(key, *, table="", topic=f"shop.{ORDERS}", offset=1):
 
 
 def planned(*letters):
-    return replays.planned(letters, SCHEMAS, prefix="shop", converter=CONVERTERS[JSON])
+    return replays.planned(
+        letters, SCHEMAS, prefix="shop", converter=CONVERTERS[JSON], key_texts=key_texts
+    )
 
 
 def keys(replay):

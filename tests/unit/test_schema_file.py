@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from lakemark.connectors.postgres.catalog import CatalogColumn
-from lakemark.connectors.schema_file import read_schema_file, schemas_from_file
+from lakemark.connectors.postgres.schema_file import read_schema_file, schemas_from_file
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.layers import InvalidConfig
 

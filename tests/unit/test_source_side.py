@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakemark.connectors.database import SlotSeen
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.ops.connector_trace import last_cause
 from lakemark.ops.doctor.checks_connector import Task
@@ -13,7 +14,6 @@ from lakemark.ops.source_side import (
     NEAR,
     ConnectorSeen,
     Expected,
-    SlotSeen,
     SourceLook,
     SourceSide,
 )

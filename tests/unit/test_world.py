@@ -101,9 +101,12 @@ def test_a_process_that_slept_says_nothing_once_another_has_taken_over(
     assert written == []
 
 
-def test_a_table_is_captured_as_soon_as_the_connector_says_so(ours, shop, monkeypatch):
+def test_a_table_is_captured_as_soon_as_the_connector_says_so(ours, shop):
     tables = {name: schema_of(name, id="int8") for name in (ORDERS, ITEMS)}
-    monkeypatch.setattr(adapters, "read_schemas", lambda *_, **__: tables)
+    asked = SimpleNamespace(forget=lambda: None)
+    ours.settings = SimpleNamespace(
+        source=SimpleNamespace(schemas=lambda *_, **__: tables, questions=lambda **_: asked)
+    )
     assert ours.tables().keys() == {ORDERS}
     path = shop.config.source.connector_file
     path.write_text(json.dumps({**POSTGRES, "table.include.list": f"{ORDERS},{ITEMS}"}))

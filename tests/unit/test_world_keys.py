@@ -6,31 +6,33 @@ from types import SimpleNamespace
 import pytest
 
 from lakemark.connectors.connector import read
+from lakemark.connectors.postgres.postgres_session import KeptSession
 from lakemark.errors import DependencyError
 from lakemark.model.control import RunStart
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.settings.config import DatabaseConfig
 from lakemark.snapshot import adapters
 from lakemark.snapshot.adapters import Adapters
+from lakemark.snapshot.chunk_task import ReadSettings
 from tests.kit.connector_settings import POSTGRES
 from tests.kit.shop import ORDERS, schema_of
 
 
-def test_it_asks_the_database_what_the_key_is(shop, monkeypatch):
+def test_it_asks_the_database_what_the_key_is(shop):
     shop.config.source.connector_file.write_text(json.dumps(POSTGRES))
     known, asked = {ORDERS: schema_of(ORDERS, id="int8", v="text")}, []
 
-    def read_schemas(_database, tables, _modes, *, settings):
-        asked.append((tables, settings))
+    def schemas(tables):
+        asked.append(tables)
         return {t: known[t] for t in tables if t in known}
 
     def partial(table, key):
         return [f"[{len(key)}]".encode(), table.encode()]
 
-    monkeypatch.setattr(adapters, "read_schemas", read_schemas)
-    settings = SimpleNamespace(database="db", modes=None, connector={"a": "b"})
+    settings = SimpleNamespace(source=SimpleNamespace(schemas=schemas))
     ours = Adapters(None, shop.config, read(shop.config), settings, partial, lambda: None, lambda _: False)  # fmt: skip
     assert ours.partial_keys(ORDERS) == ("[1]", ORDERS)
-    assert asked == [([ORDERS], {"a": "b"})]
+    assert asked == [[ORDERS]]
     assert ours.partial_keys("public.gone") == ()
     ours.close()
 
@@ -87,12 +89,10 @@ def test_keys_that_do_not_say_which_row_they_are_of_have_no_texts(
     shop, monkeypatch, kind, typmod, modes, key, texts
 ):
     shop.config.source.connector_file.write_text(json.dumps(POSTGRES))
-    settings = SimpleNamespace(database="db", modes=modes, connector={})
+    database = DatabaseConfig(url="postgresql://u@h/d")
+    settings = ReadSettings(shop.config.model_copy(update={"database": database}), modes, {})
     ours = Adapters(None, shop.config, read(shop.config), settings, lambda *_: [], lambda: None, lambda _: False)  # fmt: skip
-    monkeypatch.setattr(ours._session, "get", lambda: Catalog(kind, typmod))
-    monkeypatch.setattr(
-        adapters, "read_schemas", lambda *_, **__: {ORDERS: schema_of(ORDERS, id=kind, v="text")}
-    )
+    monkeypatch.setattr(KeptSession, "get", lambda _: Catalog(kind, typmod))
     name = json.dumps([key])
     assert ours.texts(ORDERS, [name]) == ({} if texts is None else {name: texts})
     assert ours.texts("public.gone", [name]) == ours.texts(ORDERS, []) == {}

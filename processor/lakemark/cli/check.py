@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from lakemark.connectors import connector
-from lakemark.connectors.schema_file import read_schema_file
+from lakemark.connectors.registry import database_kind
 from lakemark.kafka.client_settings import java_options, librdkafka_options
 from lakemark.settings import cache, own_files
 from lakemark.settings.config import Config
@@ -20,14 +20,12 @@ def check(config: Config) -> list[Mistake]:
             problems += error.problems
     if config.source.schema_file:
         try:
-            read_schema_file(config.source.schema_file)
+            database_kind(database=config.database).check_file(config.source.schema_file)
         except InvalidConfig as error:
             problems += error.problems
     if config.database and set("?%") & set(config.database.url):  # the rest is sound by its form
-        from lakemark.connectors.postgres.postgres import conninfo  # noqa: PLC0415 (a slow import)
-
         try:
-            conninfo(config.database)
+            database_kind(database=config.database).check_url(config.database)
         except InvalidConfig as error:
             problems += error.problems
     for options in (java_options, librdkafka_options):

@@ -201,14 +201,20 @@ def _planned(config: Config, letters: list[Letter]) -> "Replay":
         )
     from lakemark.connectors import connector as connectors  # noqa: PLC0415
     from lakemark.connectors.catalogs import catalog_of  # noqa: PLC0415
+    from lakemark.connectors.registry import database_kind  # noqa: PLC0415
     from lakemark.model.handling_modes import HandlingModes  # noqa: PLC0415
 
     connector = connectors.read(config)
     modes = HandlingModes.from_connector(connector.settings)
     known: dict[str, Any] = catalog_of(config, modes, connector).read(None)
     schemas = {name: schema for name, schema in known.items() if name in connector.tables}
-    converter = CONVERTERS[converter_named(connector.settings)]
-    return replays.planned(letters, schemas, prefix=connector.topic_prefix, converter=converter)
+    return replays.planned(
+        letters,
+        schemas,
+        prefix=connector.topic_prefix,
+        converter=CONVERTERS[converter_named(connector.settings)],
+        key_texts=database_kind(connector.settings).key_texts,
+    )
 
 
 def _begin(since: str | None) -> datetime | None:

@@ -99,7 +99,7 @@ def start(
         "priority": priority,
     }
     signal = Request("execute-snapshot", data, run_id or str(uuid.uuid4()))
-    _check_conditions(conditions)
+    _check_conditions(conditions, loaded)
     as_json = output is OutputForm.json
     return _send(loaded, signal, within=_seconds(answer_within), wait=wait, as_json=as_json)
 
@@ -218,12 +218,13 @@ def _conditions(filters: list[str], tables: list[str]) -> list[dict[str, str]]:
     return [*own, *for_all]
 
 
-def _check_conditions(conditions: list[dict[str, str]]) -> None:
+def _check_conditions(conditions: list[dict[str, str]], config: Config) -> None:
     if conditions:
-        from lakemark.connectors.postgres.conditions import check  # noqa: PLC0415 (a slow import)
+        from lakemark.connectors.registry import database_kind  # noqa: PLC0415 (a slow import)
 
+        kind = database_kind(database=config.database)
         for condition in conditions:
-            check(condition["filter"])
+            kind.check_condition(condition["filter"])
 
 
 def _lines(file: Path | None) -> list[str]:

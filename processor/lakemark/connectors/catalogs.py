@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lakemark.connectors.connector import Connector
-from lakemark.connectors.postgres import postgres
-from lakemark.connectors.schema_file import schemas_from_file
+from lakemark.connectors.database import Database, DatabaseAccess
+from lakemark.connectors.registry import database_kind, database_of
 from lakemark.connectors.table_choice import TableChoice
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
@@ -22,6 +22,10 @@ class DatabaseCatalog:
     captured: TableChoice
     live: bool = True
 
+    @property
+    def _asked(self) -> Database:
+        return database_of(DatabaseAccess(self.database, self.modes, self.settings))
+
     def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
         """Return schemas of the named tables, or of all that are captured.
 
@@ -30,9 +34,7 @@ class DatabaseCatalog:
         Raises:
             DependencyError: the database does not answer.
         """
-        return postgres.read_schemas(
-            self.database, names, self.modes, settings=self.settings, captured=self.captured
-        )
+        return self._asked.schemas(names, captured=self.captured)
 
     def tables(self) -> list[str]:
         """Return the names of all tables, captured or not.
@@ -40,7 +42,7 @@ class DatabaseCatalog:
         Raises:
             DependencyError: the database does not answer.
         """
-        return postgres.table_names(self.database)
+        return self._asked.table_names()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +72,6 @@ def catalog_of(
     if config.database is not None:
         return DatabaseCatalog(config.database, modes, connector.settings, connector.tables)
     if config.source.schema_file is not None:
-        return FixedCatalog(schemas_from_file(config.source.schema_file, modes))
+        kind = database_kind(connector.settings)
+        return FixedCatalog(kind.schemas_of_file(config.source.schema_file, modes))
     return FixedCatalog({})

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from lakemark.connectors.connect_rest import ATTEMPTS, ConnectRest
+from lakemark.connectors.registry import CONNECTORS
 from lakemark.connectors.suitability import PARTS, WITHOUT_ROWS, problems_with, void_options
 from lakemark.connectors.table_choice import TableChoice, key_columns
 from lakemark.kafka import output_names
@@ -23,8 +24,6 @@ from lakemark.settings.layers import InvalidConfig, Mistake
 from lakemark.settings.names import quoted, topic_regex, topic_safe
 from lakemark.settings.patterns import compile_java
 from lakemark.settings.table_id import TableId, plain_of, text_written
-
-CONNECTORS: Final = {"io.debezium.connector.postgresql.PostgresConnector": "postgresql"}
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class Connector:
         """Whether values carry their schema; None when the worker's default decides."""
         return self._carry_schemas("value")
 
-    @property
+    @cached_property
     def wraps(self) -> bool:
         """Whether keys or values are known to carry their schemas."""
         return any(self._carry_schemas(side) for side in ("key", "value"))

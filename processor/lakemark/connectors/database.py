@@ -1,15 +1,40 @@
-"""What a source database has to give, whichever connector it has: the proof of what a read saw.
+"""What a source database has to give, whichever connector it has: one protocol for each purpose.
 
-Pure. Nothing outside of a connector's own folder knows how its database orders commits. What others
-do with a proof is: keep it, ask which watermarks it shows, and ask for the server's life.
+Pure. Nothing outside of a connector's own folder knows how its database names tables, writes
+queries or orders commits; `registry` has the connectors. What others do with the *proof* of a read
+is: keep it, ask which watermarks it shows, and ask for the server's life.
+
+    Database       one source database: its catalog, where tables are cut, what serves the others
+    ChunkReader    rows of chunks, typed as events have them, with the proof of what was seen
+    WindowWriter   rows that open and close windows, which come back in the log
+    TableQuestions what signals ask of a table: filters, keys, whom a read waits for
+    LogWatch       who reads the log, and how far, for operators
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol
 from uuid import UUID
 
+import pyarrow as pa
+
+from lakemark.connectors.catalog_facts import SourceFacts, TableFacts
+from lakemark.connectors.refusals import Refusal
+from lakemark.connectors.table_choice import TableChoice
 from lakemark.model import positions
+from lakemark.model.columns import Column
+from lakemark.model.findings import Finding
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key_ranges import WHOLE, Boundary, Condition, KeyRange
+from lakemark.model.schema import TableSchema
+from lakemark.settings.config import DatabaseConfig
+
+STATEMENT_TIMEOUT: Final = timedelta(minutes=5)
+
+
+# -- what a read saw -------------------------------------------------------------------------------
 
 
 class Proof(Protocol):
@@ -54,21 +79,6 @@ class Watermark:
         return positions.of_epoch(epoch, self.bound)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenWindow:
-    """A window that is opened, or closed.
-
-    Attributes:
-        uuid: its own.
-        run: the run it belongs to.
-        oldest: uuid of the oldest window that any chunk, also a future one, may still use.
-    """
-
-    uuid: UUID
-    run: str
-    oldest: UUID
-
-
 def visible(proof: Proof, watermarks: Iterable[Watermark]) -> Watermark | None:
     """The newest open row that is provably visible to a read, with all that precedes it.
 
@@ -84,3 +94,467 @@ def visible(proof: Proof, watermarks: Iterable[Watermark]) -> Watermark | None:
         if proof.shows(watermark):
             found = watermark
     return found
+
+
+# -- chunks ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOfSnapshot:
+    """Rows of a table, all as of one snapshot.
+
+    Attributes:
+        rows: the schema's columns with their canonical types; in no order.
+        keys: canonical keys, one a row, never null.
+        schema: the table's schema when it was read.
+        proof: of what was seen.
+        bad: (canonical key, reason code, message) of rows with a value that the connector cannot
+            carry either, such as NaN in a numeric when decimals are precise. It is null, as in
+            events.
+        clamped: values clamped to what Delta can hold.
+    """
+
+    rows: pa.Table
+    keys: pa.ChunkedArray
+    schema: TableSchema
+    proof: Proof
+    bad: list[tuple[bytes, str, str]] = field(default_factory=list)
+    clamped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRows:
+    """What one read of a chunk brings.
+
+    Attributes:
+        found: the rows.
+        absent: keys of a list that the table does not have, with the key's columns; None without
+            a list.
+        source_ts: when they were read by the database's clock, microseconds since the epoch.
+    """
+
+    found: RowsOfSnapshot
+    absent: RowsOfSnapshot | None
+    source_ts: int
+
+
+class ChunkReader(Protocol):
+    """Reads chunks, and keeps its session for the next one. For one thread at a time.
+
+    Raises (both questions):
+        TableError, DependencyError, ConfigError: in lakemark's words, without cell values. The
+            codes ``statement-timeout`` and ``chunk-too-large`` ask for the range in halves.
+    """
+
+    def read(
+        self,
+        table: str,
+        *,
+        span: KeyRange = WHOLE,
+        condition: Condition | None = None,
+        keys: Sequence[Boundary] | None = None,
+        surrogate: str | None = None,
+    ) -> ChunkRows:
+        """The rows of a range, all as of one snapshot.
+
+        Types, values and canonical keys equal those of the same rows' events. The ranges of a
+        `TableCut`, each read whenever, hold every row once that was there all the time.
+
+        Args:
+            table: its name, as events have it.
+            span: which keys.
+            condition: only rows for which it holds.
+            keys: only rows with one of these keys, as `Database.key_texts` gives them; those that
+                the table does not have are said to be absent.
+            surrogate: column that spans are of; None = the key.
+
+        Raises:
+            TableError: also where the table must not be read beside its events.
+        """
+
+    def middle(
+        self, table: str, span: KeyRange, *, condition: Condition | None, surrogate: str | None
+    ) -> Boundary | None:
+        """A key in the midst of a range, not its last; None if the range has no two keys."""
+
+    def close(self) -> None:
+        """End the session: after an error nothing of it is trusted. Never raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableCut:
+    """A table as its run begins.
+
+    Attributes:
+        spans: the chunks, which cover every key once; at least one.
+        schema: as its chunks will have it, if nothing changes.
+        rows: about how many it has.
+    """
+
+    spans: tuple[KeyRange, ...]
+    schema: TableSchema
+    rows: int
+
+    @property
+    def fingerprint(self) -> str:
+        """That of a chunk's result with the same schema."""
+        return self.schema.fingerprint()
+
+
+# -- windows ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWindow:
+    """A window that is opened, or closed.
+
+    Attributes:
+        uuid: its own.
+        run: the run it belongs to.
+        oldest: uuid of the oldest window that any chunk, also a future one, may still use.
+    """
+
+    uuid: UUID
+    run: str
+    oldest: UUID
+
+
+class WindowWriter(Protocol):
+    """Writes window rows into the connector's signal table; keeps its session. For one thread."""
+
+    def write(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
+        """Close a window and open the next, in one transaction.
+
+        The row's data are `run` and `oldest`, the name of the server's life as `server`, and as
+        `bound` the hex of `Watermark.bound`, if there is one.
+
+        Args:
+            closes: the window that ends; None at the beginning of a run.
+            opens: the window that begins; None at the end of a run.
+
+        Returns:
+            the acknowledged open row; what was seen afterwards when no window is opened.
+
+        Raises:
+            ConfigError: the table takes no such rows, or they would not come back; the hint mends
+                it.
+            DependencyError: the database is away. A window may have been opened that nobody uses.
+        """
+
+    def drop(self) -> None:
+        """End the session."""
+
+    def cancel(self) -> None:
+        """End what `write` waits for; from any thread."""
+
+
+class TableQuestions(Protocol):
+    """What is asked of tables between their reads; keeps its session. For one thread.
+
+    Raises (every question):
+        DependencyError, ConfigError: the database is away, or refuses us.
+    """
+
+    def condition(self, table: str, text: str) -> Condition:
+        """A user's filter, parsed for a table, and understood by the database.
+
+        Raises:
+            RefusedError: ``bad-condition``, ``unknown-column``, ``condition-not-allowed``.
+        """
+
+    def forget(self) -> None:
+        """Forget what tables were like: they may have other columns now."""
+
+    def key_columns(self, table: str) -> list[Column]:
+        """Columns of a table's key; none if there is no such table, or a key does not say which
+        row it is of.
+        """
+
+    def blocker(self, proof: Proof) -> str:
+        """Whom a read waits for that shows no open row, in words, without values."""
+
+    def drop(self) -> None:
+        """End the session."""
+
+
+# -- what operators are told -----------------------------------------------------------------------
+
+
+class CapturedTables(Protocol):
+    """What a database is told of its connector."""
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Its configuration."""
+
+    @property
+    def tables(self) -> TableChoice:
+        """Which tables are captured and chosen."""
+
+    @property
+    def signal_table(self) -> str | None:
+        """Its signal table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What a look at the database has found.
+
+    Attributes:
+        findings: in the order of `Database.checks`.
+        tables: that have events; None where the connector is unknown.
+    """
+
+    findings: list[Finding]
+    tables: list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTables:
+    """The captured tables, and what a snapshot would meet.
+
+    Attributes:
+        schemas: by table.
+        sizes: table, about how many rows, bytes; in the order of a run.
+        refused: why a table cannot be read.
+        chunk_bytes: that a chunk may have.
+    """
+
+    schemas: Mapping[str, TableSchema]
+    sizes: list[tuple[str, int, int]] = field(default_factory=list)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    chunk_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSeen:
+    """The connector's slot; positions are bytes of the log since its beginning.
+
+    Attributes:
+        name: of it.
+        exists: whether the server has it.
+        end: where the log ended.
+        active: whether somebody reads from it.
+        lost: whether the server has given up what it kept for the slot.
+        confirmed: up to where its reader has dealt with the log.
+        received: up to where its reader has received the log; None if we may not see that.
+    """
+
+    name: str
+    exists: bool
+    end: int
+    active: bool = False
+    lost: bool = False
+    confirmed: int | None = None
+    received: int | None = None
+
+    @property
+    def distance(self) -> int | None:
+        """Bytes from what was confirmed to the end of the log."""
+        return None if self.confirmed is None else max(0, self.end - self.confirmed)
+
+
+class LogWatch(Protocol):
+    """One session that is asked again and again, and made anew after an error; for one thread.
+
+    Raises (every question):
+        DependencyError: the database does not answer.
+        ConfigError: it refuses us.
+    """
+
+    def slot(self, name: str) -> SlotSeen | None:
+        """The connector's slot as it is now; None where the server has no say in it."""
+
+    def there(self, tables: frozenset[str]) -> frozenset[str]:
+        """Those of the tables that the database has."""
+
+    def close(self) -> None:
+        """End the session; the next question makes another one."""
+
+
+# -- the database ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseAccess:
+    """How a database is asked; it holds secrets, so it is never shown.
+
+    Attributes:
+        config: where it is.
+        modes: how the connector writes values.
+        connector: the connector's configuration.
+        statement_timeout: of every statement that reads rows.
+    """
+
+    config: DatabaseConfig = field(repr=False)
+    modes: HandlingModes
+    connector: Mapping[str, str] = field(repr=False)
+    statement_timeout: timedelta = STATEMENT_TIMEOUT
+
+
+class Database(Protocol):
+    """One source database; stateless, so any thread may ask. Tables have the names of events.
+
+    Raises (whatever talks):
+        DependencyError: the database does not answer.
+        ConfigError, LoginRefused, InvalidConfig: it refuses us, or is misnamed.
+    """
+
+    def __init__(self, access: DatabaseAccess) -> None: ...
+
+    # -- what is known without asking it
+
+    @staticmethod
+    def check_url(database: DatabaseConfig) -> None:
+        """Raise InvalidConfig if ``database.url`` is none that can be connected to."""
+
+    @staticmethod
+    def check_condition(text: str) -> None:
+        """Raise RefusedError for a filter that no table's columns could make a valid one."""
+
+    @staticmethod
+    def check_file(file: Path) -> None:
+        """Raise InvalidConfig with every mistake in a file that describes tables."""
+
+    @staticmethod
+    def schemas_of_file(file: Path, modes: HandlingModes) -> dict[str, TableSchema]:
+        """The schemas of the tables that a file describes; raises as `check_file`."""
+
+    @staticmethod
+    def key_texts(keys: Sequence[bytes], columns: Sequence[Column]) -> list[Boundary]:
+        """Canonical keys as texts that the database understands.
+
+        Raises:
+            TableError: ``key-unreadable``: a key is none that it can be asked for.
+        """
+
+    @staticmethod
+    def committed_position(
+        entries: Sequence[Mapping[str, Any]], epoch: int, *, server: str
+    ) -> bytes:
+        """The position up to which all events are in Kafka, by what Connect has committed.
+
+        Args:
+            entries: as Connect gives them: ``[{"partition": {…}, "offset": {…}}]``.
+            epoch: of the positions.
+            server: the connector's `topic.prefix`.
+
+        Returns:
+            empty if the connector has committed none, or is in a snapshot of its own.
+        """
+
+    # -- its catalog
+
+    def schemas(
+        self, tables: Sequence[str] | None, *, captured: Container[str] | None = None
+    ) -> dict[str, TableSchema]:
+        """Schemas of tables as their events have them, as of one moment.
+
+        Args:
+            tables: which; None for all but the system's own.
+            captured: of all tables only these are looked at.
+
+        Returns:
+            by table; one that does not exist, or that nobody understands, is left out. A table
+            without a key has an empty one.
+        """
+
+    def table_names(self) -> list[str]:
+        """The names of all tables but the system's own."""
+
+    # -- its tables' rows
+
+    def reasons_against(self, table: str) -> list[Refusal]:
+        """Why a table must not be read beside its events; empty if it may. Waits for no lock.
+
+        Raises:
+            TableError: there is no such table, or it is none.
+        """
+
+    def cut(
+        self,
+        table: str,
+        chunk_rows: int,
+        *,
+        condition: Condition | None = None,
+        surrogate: str | None = None,
+        within: KeyRange = WHOLE,
+    ) -> TableCut:
+        """Where to cut a table; reads keys only and keeps boundaries only.
+
+        Args:
+            table: which.
+            chunk_rows: rows a chunk should have.
+            condition: only rows for which it holds are read.
+            surrogate: column that the chunks are ranges of; None = the key.
+            within: only keys of this range are cut.
+
+        Raises:
+            TableError: as `ChunkReader.read`.
+            DependencyError: also ``cut-timeout``.
+        """
+
+    def reader(self) -> ChunkReader:
+        """What reads chunks."""
+
+    def window_writer(self, table: str, *, name: str) -> WindowWriter:
+        """What writes window rows.
+
+        Args:
+            table: the connector's signal table.
+            name: of the session, as the database shows it.
+        """
+
+    def questions(self, *, name: str) -> TableQuestions:
+        """What answers signals; `name` is the session's."""
+
+    # -- what operators are told
+
+    checks: ClassVar[tuple[str, ...]]
+    """Names of the checks of `examine`; the first is that it answers."""
+
+    def examine(
+        self, connector: CapturedTables | None, *, streams: bool, chosen: bool
+    ) -> Examination:
+        """Is everything in order for the connector? Read only.
+
+        Args:
+            connector: None when it is unknown: then only the server is looked at.
+            streams: whether the connector runs.
+            chosen: whether tables are named, by the connector or by us.
+        """
+
+    def planned_tables(self, connector: CapturedTables) -> PlannedTables:
+        """What a snapshot of all captured tables would meet. Read only."""
+
+    def log_watch(self, *, name: str, within: timedelta) -> LogWatch:
+        """What looks again and again at the reader of the log.
+
+        Args:
+            name: the pipeline's.
+            within: how long connecting, and each statement, may take.
+        """
+
+    # -- its catalog, then and now
+
+    def look(self, wanted: Callable[[str], bool], *, known: Iterable[int] = ()) -> SourceFacts:
+        """What the catalog says now of the tables that are wanted.
+
+        Args:
+            wanted: which, by name.
+            known: numbers of tables that earlier looks have seen, see `SourceFacts.elsewhere`.
+        """
+
+    def missing_values(
+        self, facts: TableFacts, missing: Mapping[str, str]
+    ) -> dict[str, pa.Array | None]:
+        """Values that older rows have in columns, as events would bring them.
+
+        Args:
+            facts: of the table.
+            missing: the values' texts by column, see `ColumnFacts.missing`.
+
+        Returns:
+            by column of events an array of one row; None for those without a value in `missing`, or
+            with one that no event could bring. Columns that the connector leaves out are left out.
+        """

@@ -32,16 +32,16 @@ from lakemark.connectors.catalog_changes import Action, Difference, differences
 from lakemark.connectors.catalog_facts import SourceFacts, TableFacts
 from lakemark.connectors.catalog_policies import CODES, OutcomeOf, are_fills
 from lakemark.connectors.connector import Connector
-from lakemark.connectors.postgres.postgres_facts import look
-from lakemark.connectors.postgres.postgres_fills import read_values
+from lakemark.connectors.database import Database, DatabaseAccess
 from lakemark.connectors.refusals import refusals
+from lakemark.connectors.registry import database_of
 from lakemark.errors import LakemarkError
 from lakemark.kafka import brokers
 from lakemark.model import positions
 from lakemark.model.fills import UNSEEN, Fill, packed
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.ops.status import CatalogChange, CatalogNow
-from lakemark.settings.config import Config
+from lakemark.settings.config import Config, DatabaseConfig
 from lakemark.settings.schema_policy import REFUSED, Outcome
 from lakemark.state import control, data_loss
 from lakemark.state.policies import Policies, readable
@@ -133,13 +133,6 @@ class Seen(msgspec.Struct, frozen=True):
             (*changes, *self.changes)[:KEPT],
             tuple(waiting),
         )
-
-
-def publication_of(settings: Mapping[str, str]) -> str:
-    """Return the name of the connector's publication; empty for a plugin that needs none."""
-    if settings.get("plugin.name", "decoderbufs").strip().lower() != "pgoutput":
-        return ""
-    return settings.get("publication.name", "dbz_publication")
 
 
 class Store(Protocol):
@@ -359,17 +352,13 @@ class CatalogWatch:
         if database is None:
             return []
         seen = self._seen()
-        settings = self._connector.settings
         entries = self._state().tables.items()
         waiting = [name for name, entry in entries if entry.code == UNSEEN]
         now = named(
-            look(
-                database,
+            self._ask(database).look(
                 lambda name: (
                     name in self._connector.tables and name != self._connector.signal_table
                 ),
-                publication=publication_of(settings),
-                slot=settings.get("slot.name", "debezium"),
                 known=[] if seen is None else [facts.oid for facts in seen.facts.tables.values()],
             )
         )
@@ -500,9 +489,8 @@ class CatalogWatch:
         columns = [column.name for column in facts.columns]
         if database is None or refusals(settings, facts.name, columns):
             return None
-        modes = HandlingModes.from_connector(settings)
         try:
-            values = read_values(database, facts.name, facts.oid, missing, modes, settings=settings)
+            values = self._ask(database).missing_values(facts, missing)
         except LakemarkError as error:
             log.warning("catalog.no_values", table=facts.name, code=error.code)
             return None
@@ -516,6 +504,11 @@ class CatalogWatch:
                 return None
             fills.append(Fill(one.column, upto.hex(), known, value, one.other))
         return fills
+
+    def _ask(self, database: DatabaseConfig) -> Database:
+        settings = self._connector.settings
+        modes = HandlingModes.from_connector(settings)
+        return database_of(DatabaseAccess(database, modes, settings))
 
     def _say(
         self,

@@ -4,14 +4,13 @@ A change event cannot be applied late: the position gate drops what is older tha
 applied. So the row of its key is read again from the database, by a signal with `keys`.
 
 Pure: the letters and the catalog's schemas are arguments. Keys go the way of all keys: record key →
-canonical key (`keys`) → texts that the database compares (`postgres.key_sql`).
+canonical key (`keys`) → texts that the database compares (`Database.key_texts`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lakemark.connectors.postgres.key_sql import key_texts
 from lakemark.converters.converter import Converter
 from lakemark.errors import TableError
 from lakemark.model.columns import Column
@@ -25,6 +24,7 @@ MOST_KEYS: Final = 10_000
 MOST_KEY_BYTES: Final = 400_000
 
 Key = tuple[str, ...]
+KeyTexts = Callable[[Sequence[bytes], Sequence[Column]], list[Key]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ def planned(
     *,
     prefix: str,
     converter: Converter,
+    key_texts: KeyTexts,
 ) -> Replay:
     """Sorts letters into rows to be read again, by table, and letters that cannot be replayed.
 
@@ -80,6 +81,7 @@ def planned(
         schemas: the tables that the connector captures, as the catalog knows them now.
         prefix: the connector's ``topic.prefix``.
         converter: reads the letters' keys.
+        key_texts: of the connector's database, see `Database.key_texts`.
     """
     by_topic = {f"{prefix}.{topic_safe(plain_of(table))}": table for table in schemas}
     by_table: dict[str, list[Letter]] = {}
@@ -95,7 +97,7 @@ def planned(
                 _no_rows(letter, table, known=schema is not None) for letter in found
             )
         else:
-            _sort(found, schema, table, replay, converter)
+            _sort(found, schema, table, replay, converter=converter, key_texts=key_texts)
     return replay
 
 
@@ -104,14 +106,16 @@ def _sort(
     schema: TableSchema,
     table: str,
     replay: Replay,
+    *,
     converter: Converter,
+    key_texts: KeyTexts,
 ) -> None:
     """Letters of a table that has a key: into the replay."""
     entry = Rereading(table)
     columns = [schema.column(name) for name in schema.key]
     canonical = converter.canonical_keys([letter.key for letter in letters], schema)
     for letter, key in zip(letters, canonical, strict=True):
-        text = None if key is None else _text(key, columns)
+        text = None if key is None else _text(key, columns, key_texts)
         if text is None:
             replay.refused.append(_no_key(letter, table, schema.key))
             continue
@@ -121,7 +125,7 @@ def _sort(
         replay.rereadings.append(entry)
 
 
-def _text(canonical: bytes, columns: Sequence[Column]) -> Key | None:
+def _text(canonical: bytes, columns: Sequence[Column], key_texts: KeyTexts) -> Key | None:
     try:
         return key_texts([canonical], columns)[0]
     except TableError:

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from lakemark.connectors.database import SlotSeen
 from lakemark.errors import LakemarkError
 from lakemark.ops.connector_trace import last_cause
 from lakemark.ops.doctor.checks_connector import Task
@@ -83,34 +84,6 @@ class ConnectorSeen:
         if self.state == RUNNING and not self.tasks:
             states.add(UNASSIGNED)
         return next((state for state in _GRAVEST if state in states), self.state)
-
-
-@dataclass(frozen=True, slots=True)
-class SlotSeen:
-    """The connector's slot; positions are bytes of the log since its beginning.
-
-    Attributes:
-        name: of it.
-        exists: whether the server has it.
-        end: where the log ended.
-        active: whether somebody reads from it.
-        lost: whether the server has given up what it kept for the slot.
-        confirmed: up to where its reader has dealt with the log.
-        received: up to where its reader has received the log; None if we may not see that.
-    """
-
-    name: str
-    exists: bool
-    end: int
-    active: bool = False
-    lost: bool = False
-    confirmed: int | None = None
-    received: int | None = None
-
-    @property
-    def distance(self) -> int | None:
-        """Bytes from what was confirmed to the end of the log."""
-        return None if self.confirmed is None else max(0, self.end - self.confirmed)
 
 
 @dataclass(frozen=True, slots=True)

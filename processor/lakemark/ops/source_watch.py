@@ -15,12 +15,14 @@ import structlog
 
 from lakemark.connectors.connect_rest import UNKNOWN_CONNECTOR, ConnectRest
 from lakemark.connectors.connector import Connector
+from lakemark.connectors.database import DatabaseAccess, SlotSeen
+from lakemark.connectors.registry import database_of
 from lakemark.errors import LakemarkError
 from lakemark.kafka.brokers import Cluster
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.ops.board import Board
 from lakemark.ops.doctor.checks_connector import Task, heartbeat_s
-from lakemark.ops.doctor.facts_database import DatabaseWatch
-from lakemark.ops.source_side import ConnectorSeen, Expected, SlotSeen, SourceLook, SourceSide
+from lakemark.ops.source_side import ConnectorSeen, Expected, SourceLook, SourceSide
 from lakemark.ops.status import SourceNow
 from lakemark.settings.config import Config
 from lakemark.settings.layers import InvalidConfig
@@ -57,7 +59,15 @@ class SourceWatch:
     def __init__(self, config: Config, connector: Connector) -> None:
         self._config, self._connector = config, connector
         self._database = (
-            DatabaseWatch(config.database, config.name, within=_WITHIN) if config.database else None
+            database_of(
+                DatabaseAccess(
+                    config.database,
+                    HandlingModes(),
+                    connector.settings,
+                )
+            ).log_watch(name=config.name, within=_WITHIN)
+            if config.database
+            else None
         )
         self._kafka: Cluster | None = None
         self._open = ExitStack()

@@ -1,33 +1,21 @@
-"""The world of the coordinator: Kafka's topics, PostgreSQL, Spark's tasks; see `ports`."""
+"""The world of the coordinator: Kafka's topics, the database, the runner's tasks; see `ports`."""
 
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
-import psycopg
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from lakemark.connectors.connect_rest import ConnectRest
 from lakemark.connectors.connector import Connector
 from lakemark.connectors.connector import read as read_connector
-from lakemark.connectors.database import OpenWindow, Proof, Watermark
-from lakemark.connectors.postgres import postgres_windows
-from lakemark.connectors.postgres.key_sql import key_texts
-from lakemark.connectors.postgres.postgres import read_schemas
-from lakemark.connectors.postgres.postgres_keys import column_types, key_columns, try_condition
-from lakemark.connectors.postgres.postgres_session import (
-    BRIEFLY,
-    LOCK_TIMEOUT,
-    Session,
-    connect,
-)
+from lakemark.connectors.database import OpenWindow, Proof, TableQuestions, Watermark, WindowWriter
+from lakemark.connectors.registry import database_kind
 from lakemark.connectors.table_choice import TableChoice
 from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.kafka import records
@@ -39,11 +27,9 @@ from lakemark.model.control import ControlRecord, encode
 from lakemark.model.key_ranges import Condition, KeyRange
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
-from lakemark.snapshot import table_cut
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.snapshot.notifications import Notification
-from lakemark.snapshot.output_frontier import committed_position
 from lakemark.snapshot.ports import Committed, Cut
 from lakemark.snapshot.signal_skip import SIGNALS_KEY
 from lakemark.snapshot.signals import Rejection, SignalRecord
@@ -55,8 +41,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# A window row is one short insert; what waits longer waits for somebody's lock.
-_TICK_TIMEOUT: Final = timedelta(seconds=30)
 _SIGNAL_HINT: Final = (
     "CREATE TABLE public.debezium_signal (id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, "
     "data varchar(2048)); set signal.data.collection of the connector to public.debezium_signal "
@@ -67,7 +51,7 @@ _SIGNAL_HINT: Final = (
 _OWNED_S: Final = 0.1
 
 
-class ChunkReader(Protocol):
+class ChunkRunner(Protocol):
     """What reads chunks: the part of `BatchRunner` that is needed here."""
 
     def read_chunk(self, spec: ChunkSpec, settings: ReadSettings) -> ChunkResult:
@@ -89,7 +73,7 @@ class Adapters:
         schemas: the tables that the connector captures, as the database had them when last asked.
     """
 
-    reader: ChunkReader
+    reader: ChunkRunner
     config: Config
     connector: Connector
     settings: ReadSettings
@@ -99,8 +83,8 @@ class Adapters:
     watched: Callable[[str], bool] = lambda _: True
     _pool: ThreadPoolExecutor = field(init=False)
     _ticker: ThreadPoolExecutor = field(init=False)
-    _session: "_Session" = field(init=False)
-    _ticks: "_Session" = field(init=False)
+    _questions: TableQuestions | None = None
+    _windows: WindowWriter | None = None
     _closed: bool = False
     _producer: "Producer | None" = None
     _owned_until: float = float("-inf")
@@ -108,24 +92,22 @@ class Adapters:
     _admission: Admission | None = None
     _offsets: dict[int, int] = field(default_factory=dict)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
-    _types: dict[str, dict[str, str]] = field(default_factory=dict)
-    _tried: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         workers = self.config.snapshot.parallelism + 2  # readers, a cut and a check
         self._pool = _pool(workers, "snapshot")
         self._ticker = _pool(1, "snapshot-ticks")
-        self._session = _Session(self, "conditions", BRIEFLY)
-        self._ticks = _Session(self, "windows", LOCK_TIMEOUT)
 
     def close(self) -> None:
         """Ends connections, and says nothing more; reads that are under way end by themselves."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._ticks.cancel()  # its commit may wait for a standby
-        self._ticker.submit(self._ticks.drop)
+        if self._windows is not None:
+            self._windows.cancel()  # its commit may wait for a standby
+            self._ticker.submit(self._windows.drop)
         self._ticker.shutdown(wait=False)
-        self._session.drop()
+        if self._questions is not None:
+            self._questions.drop()
         if self._consumer is not None:
             self._consumer.close()
 
@@ -243,15 +225,8 @@ class Adapters:
     def tables(self) -> dict[str, TableSchema]:
         """See `Ports`."""
         signal, captured = self.connector.signal_table, self._captured()
-        found = read_schemas(
-            self.settings.database,
-            None,
-            self.settings.modes,
-            settings=self.settings.connector,
-            captured=captured,
-        )
-        self._types.clear()
-        self._tried.clear()
+        found = self.settings.source.schemas(None, captured=captured)
+        self._asked().forget()
         self.schemas = {
             table: schema
             for table, schema in found.items()
@@ -268,7 +243,7 @@ class Adapters:
 
     def reasons_against(self, table: str) -> Rejection | None:
         """See `Ports`."""
-        found = table_cut.reasons_against(self.settings, table)
+        found = self.settings.source.reasons_against(table)
         if found:
             return Rejection("", found[0].code, found[0].message, found[0].hint)
         if self.config.output and self.connector.wraps and not self.wrapped(table):
@@ -283,27 +258,17 @@ class Adapters:
 
     def condition(self, table: str, text: str) -> Condition:
         """See `Ports`."""
-        from lakemark.connectors.postgres.conditions import rebuilt  # noqa: PLC0415 - slow, and seldom needed
-
-        types = self._types.get(table)
-        if types is None:
-            types = self._types[table] = column_types(self._session.get(), table)
-        condition = rebuilt(text, table=table, types=types)
-        if (table, text) not in self._tried:
-            try_condition(self._session.get(), table, condition)
-            self._tried.add((table, text))
-        return condition
+        return self._asked().condition(table, text)
 
     def texts(self, table: str, keys: Sequence[str]) -> dict[str, list[str]]:
         """See `Ports`."""
         found: dict[str, list[str]] = {}
         if not keys:
             return found
-        ours = self.settings
-        columns = key_columns(self._session.get(), table, ours.modes, settings=ours.connector)
+        columns = self._asked().key_columns(table)
         for key in keys if columns else ():
             try:
-                found[key] = list(key_texts([key.encode()], columns)[0])
+                (found[key],) = map(list, self.settings.source.key_texts([key.encode()], columns))
             except TableError as error:
                 log.warning("snapshot.key_unreadable", table=table, code=error.code)
         return found
@@ -314,24 +279,16 @@ class Adapters:
         Raises:
             DependencyError: the database is away.
         """
-        ours = self.settings
-        known = self.schemas.get(table) or read_schemas(
-            ours.database, [table], ours.modes, settings=ours.connector
-        ).get(table)
+        known = self.schemas.get(table) or self.settings.source.schemas([table]).get(table)
         return [known.column(name) for name in known.key] if known is not None else []
 
     def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
         """See `Ports`."""
-        table = self.connector.signal_table or ""
-        try:
-            session = self._ticks.get()
-            if closes is None:  # the first of a run
-                settings = self.settings.connector
-                postgres_windows.require_published(session, table, settings)
-            return postgres_windows.write_window(session, table, closes=closes, opens=opens)
-        except LakemarkError:
-            self._ticks.drop()
-            raise
+        if self._windows is None:
+            self._windows = self.settings.source.window_writer(
+                self.connector.signal_table or "", name=f"lakemark {self.config.name} windows"
+            )
+        return self._windows.write(closes=closes, opens=opens)
 
     def committed(self, epoch: int) -> Committed:
         """See `Ports`."""
@@ -339,7 +296,8 @@ class Adapters:
         if self.config.source.connect is not None:
             with ConnectRest(self.config.source.connect) as connect:
                 server = self.connector.topic_prefix
-                position = committed_position(connect.offsets(), epoch, server=server)
+                kind = database_kind(self.connector.settings)
+                position = kind.committed_position(connect.offsets(), epoch, server=server)
         ends: Offsets = {}
         if position:
             with Cluster(self.config) as cluster:
@@ -350,7 +308,13 @@ class Adapters:
 
     def blocker(self, proof: Proof) -> str:
         """See `Ports`."""
-        return str(postgres_windows.blocker(self._session.get(), proof))
+        return self._asked().blocker(proof)
+
+    def _asked(self) -> TableQuestions:
+        if self._questions is None:
+            name = f"lakemark {self.config.name} conditions"
+            self._questions = self.settings.source.questions(name=name)
+        return self._questions
 
     # -- elsewhere ------------------------------------------------------------------------------
 
@@ -364,19 +328,21 @@ class Adapters:
         within: KeyRange,
     ) -> Cut:
         """See `Ports`."""
-        found = table_cut.cut(
-            self.settings,
-            table,
-            chunk_rows,
-            condition=condition,
-            surrogate=surrogate,
-            within=within,
+        found = self.settings.source.cut(
+            table, chunk_rows, condition=condition, surrogate=surrogate, within=within
         )
         return Cut(found.spans, found.fingerprint, found.rows)
 
     def fingerprint(self, table: str) -> str:
         """See `Ports`."""
-        return table_cut.fingerprint(self.settings, table)
+        found = self.settings.source.schemas([table])
+        if table not in found:
+            raise TableError(
+                f"there is no table {table}",
+                code="table-gone",
+                hint="correct the name, or take the table out of the configuration",
+            )
+        return found[table].fingerprint()
 
     def partial_keys(self, table: str) -> tuple[str, ...]:
         """See `Ports`."""
@@ -426,41 +392,6 @@ def _pool(threads: int, name: str) -> ThreadPoolExecutor:
 
 def _nothing() -> None:
     """Starts a thread."""
-
-
-class _Session:
-    """A session of one thread, made when it is needed and kept."""
-
-    def __init__(self, world: Adapters, purpose: str, lock_timeout: timedelta) -> None:
-        self._world, self._purpose, self._lock_timeout = world, purpose, lock_timeout
-        self._open = ExitStack()
-        self._session: Session | None = None
-
-    def get(self) -> Session:
-        """The session, or a new one in place of a broken one."""
-        if self._session is None or self._session.broken or self._session.closed:
-            self.drop()
-            self._session = self._open.enter_context(
-                connect(
-                    self._world.settings.database,
-                    statement_timeout=_TICK_TIMEOUT,
-                    lock_timeout=self._lock_timeout,
-                    application_name=f"lakemark {self._world.config.name} {self._purpose}",
-                )
-            )
-        return self._session
-
-    def drop(self) -> None:
-        """Closes it."""
-        self._open.close()
-        self._open, self._session = ExitStack(), None
-
-    def cancel(self) -> None:
-        """Ends what it waits for; from any thread."""
-        session = self._session
-        if session is not None and not session.closed:
-            with suppress(psycopg.Error):
-                session.cancel()
 
 
 def _bytes(value: object) -> bytes | None:

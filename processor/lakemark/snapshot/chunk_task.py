@@ -16,33 +16,27 @@ never be read under its number.
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-import psycopg
 from confluent_kafka import KafkaError, KafkaException
 
-from lakemark.connectors.database import visible
-from lakemark.connectors.postgres.postgres_chunks import (
-    OpenTable,
-    RowsOfSnapshot,
-    middle,
-    open_table,
-    ordered_by,
-    read_chunk,
+from lakemark.connectors.database import (
+    STATEMENT_TIMEOUT,
+    ChunkReader,
+    ChunkRows,
+    Database,
+    DatabaseAccess,
+    visible,
 )
-from lakemark.connectors.postgres.postgres_keys import absent_keys, key_unreadable
-from lakemark.connectors.postgres.postgres_publication import unpublished
-from lakemark.connectors.postgres.postgres_session import STATEMENT_TIMEOUT, Session, connect
-from lakemark.connectors.refusals import Refusal, refusals
-from lakemark.errors import ConfigError, LakemarkError, TableError
+from lakemark.connectors.registry import database_of
+from lakemark.errors import ConfigError, LakemarkError
 from lakemark.kafka import records
 from lakemark.kafka.client_errors import away
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import Boundary, Condition, KeyRange, halves
-from lakemark.settings.config import Config, DatabaseConfig
+from lakemark.settings.config import Config
 from lakemark.sink.table_format import WriteFile
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkError, ChunkPart, ChunkResult, ChunkSpec, KeyedRows
@@ -50,10 +44,6 @@ from lakemark.snapshot.chunks import ChunkError, ChunkPart, ChunkResult, ChunkSp
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# A worker lives on with the stream when no run is active: its session must not.
-_IDLE_SESSION: Final = "60s"
-_IDLE_VERSION: Final = 140_000  # idle_session_timeout
 _HALVED: Final = frozenset({chunks.STATEMENT_TIMEOUT, chunks.TOO_LARGE})
 _INDIVISIBLE: Final = (
     "the rows of this chunk have one value of what orders the chunks, or none, as many NULLs in a "
@@ -81,8 +71,8 @@ class ReadSettings:
     statement_timeout: timedelta = STATEMENT_TIMEOUT
 
     @property
-    def database(self) -> DatabaseConfig:
-        """Where the database is.
+    def access(self) -> DatabaseAccess:
+        """How the source database is asked.
 
         Raises:
             ConfigError: none is configured.
@@ -91,7 +81,14 @@ class ReadSettings:
             raise ConfigError(
                 "there is no database to read snapshots from", hint="add the section database"
             )
-        return self.config.database
+        return DatabaseAccess(
+            self.config.database, self.modes, self.connector, self.statement_timeout
+        )
+
+    @property
+    def source(self) -> Database:
+        """The source database; raises as `access`."""
+        return database_of(self.access)
 
 
 def run_chunk(
@@ -141,21 +138,23 @@ def run_chunk(
 
 
 def _run(spec: ChunkSpec, settings: ReadSettings, begun: float, kept: "OpenClients") -> ChunkResult:
-    session = kept.session_of(settings)
-    with open_table(session, spec.table, settings.modes, settings=settings.connector) as table:
-        for reason in refused(table, settings.connector):
-            raise TableError(f"{spec.table}: {reason.message}", code=reason.code, hint=reason.hint)
-        source_ts = clock(table)
-        chunk, absent = _rows(ordered_by(table, spec.surrogate), spec)
+    rows = kept.reader_of(settings).read(
+        spec.table,
+        span=spec.span,
+        condition=spec.condition,
+        keys=spec.keys,
+        surrogate=spec.surrogate,
+    )
+    chunk, absent = rows.found, rows.absent
     read = time.monotonic()
-    lo, parts = _filed(spec, chunk, settings, source_ts) or (
+    lo, parts = _filed(spec, rows, settings) or (
         "",
         chunks.parts(
             spec,
             chunk.schema,
             KeyedRows(chunk.keys, chunk.rows),
             absent=None if absent is None else KeyedRows(absent.keys, absent.rows),
-            source_ts=source_ts,
+            source_ts=rows.source_ts,
             max_record_bytes=settings.config.dead_letters.max_record_bytes,
             told=settings.config.output is not None,
         ),
@@ -180,14 +179,14 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float, kept: "OpenClien
 
 
 def _filed(
-    spec: ChunkSpec, chunk: RowsOfSnapshot, settings: ReadSettings, source_ts: int
+    spec: ChunkSpec, read: ChunkRows, settings: ReadSettings
 ) -> tuple[str, Iterator[ChunkPart]] | None:
     """Writes the rows to a data file, where they may go to one: its window, and the parts.
 
     A file's rows cannot be changed afterwards, so their position must be known now. Rows of a list
     of keys are few, and may come with keys that have none.
     """
-    write, rows = settings.write_file, chunk.rows
+    write, chunk, rows = settings.write_file, read.found, read.found.rows
     if write is None or spec.keys is not None or not rows.num_rows or not write.wanted(spec.table):
         return None
     lo = visible(chunk.proof, spec.opens)
@@ -198,7 +197,7 @@ def _filed(
         rows,
         key=chunk.schema.key,
         position=lo.position(spec.epoch),
-        source_ts=source_ts,
+        source_ts=read.source_ts,
         run=spec.run if spec.surrogate is None else "",
         rebuild=spec.rebuild,
     )
@@ -206,45 +205,8 @@ def _filed(
         return None
     limit = settings.config.dead_letters.max_record_bytes
     return lo.window, chunks.filed(
-        spec, chunk.schema, chunk.keys, file, source_ts=source_ts, max_record_bytes=limit
+        spec, chunk.schema, chunk.keys, file, source_ts=read.source_ts, max_record_bytes=limit
     )
-
-
-def refused(table: OpenTable, connector: Mapping[str, str]) -> list[Refusal]:
-    """Why a table must not be read beside its events; empty if it may.
-
-    Asked with each chunk: nobody may have asked before the run began, as the stream asks for runs
-    by itself, and what the connector and its publication do may have been changed since.
-
-    Args:
-        table: the table.
-        connector: the connector's configuration.
-    """
-    columns = list(table.schema.by_name)
-    return [
-        *refusals(connector, table.schema.table, columns),
-        *unpublished(table.session, table.schema.table, columns, connector),
-    ]
-
-
-def clock(table: OpenTable) -> int:
-    """When the transaction began by the database's clock, microseconds since the epoch."""
-    row = table.session.execute("SELECT pg_catalog.transaction_timestamp()").fetchone()
-    moment: datetime = row[0] if row else _EPOCH
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
-def _rows(table: OpenTable, spec: ChunkSpec) -> tuple[RowsOfSnapshot, RowsOfSnapshot | None]:
-    span, condition = spec.span, spec.condition
-    try:
-        chunk = read_chunk(table, span=span, condition=condition, keys=spec.keys)
-        if spec.keys is None:
-            return chunk, None
-        return chunk, absent_keys(table, spec.keys, chunk, span=span, condition=condition)
-    except psycopg.DataError as error:
-        if spec.keys is None or condition is not None:
-            raise
-        raise key_unreadable(spec.table) from error
 
 
 def _write(
@@ -292,32 +254,18 @@ def _refused(error: object, spec: ChunkSpec, config: Config) -> LakemarkError:
 class OpenClients:
     """What a worker has open, and for whom. For one thread at a time."""
 
-    stack: ExitStack = field(default_factory=ExitStack)
-    settings: tuple[DatabaseConfig, timedelta] | None = None
-    session: Session | None = None
+    access: DatabaseAccess | None = None
+    reader: ChunkReader | None = None
     config: Config | None = None
     producer: "Producer | None" = None
 
-    def session_of(self, settings: ReadSettings) -> Session:
-        """The session, checked, or a new one."""
-        wanted = settings.database, settings.statement_timeout
-        if self.session is not None and self.settings == wanted:
-            try:
-                self.session.execute("SELECT 1")
-            except psycopg.Error:  # it was closed meanwhile
-                pass
-            else:
-                return self.session
-        self._drop_session()
-        session = self.stack.enter_context(
-            connect(settings.database, statement_timeout=settings.statement_timeout)
-        )
-        if session.info.server_version >= _IDLE_VERSION:
-            session.execute(
-                "SELECT pg_catalog.set_config('idle_session_timeout', %s, false)", [_IDLE_SESSION]
-            )
-        self.session, self.settings = session, wanted
-        return session
+    def reader_of(self, settings: ReadSettings) -> ChunkReader:
+        """The reader of chunks, or a new one where the settings are others."""
+        access = settings.access
+        if self.reader is None or self.access != access:
+            self._drop_reader()
+            self.reader, self.access = settings.source.reader(), access
+        return self.reader
 
     def producer_of(self, config: Config) -> "Producer":
         """The producer, or a new one where the settings are others."""
@@ -331,17 +279,15 @@ class OpenClients:
         Records that wait in the producer are given up; those on their way belong to an attempt
         that is over.
         """
-        self._drop_session()
+        self._drop_reader()
         producer, self.producer = self.producer, None
         if producer is not None:
             producer.purge()
 
-    def _drop_session(self) -> None:
-        stack, self.stack, self.session = self.stack, ExitStack(), None
-        try:
-            stack.close()
-        except psycopg.Error:
-            return  # it is gone already
+    def _drop_reader(self) -> None:
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            reader.close()
 
 
 _kept = OpenClients()
@@ -401,9 +347,8 @@ def _halves(
 def _middle(
     spec: ChunkSpec, settings: ReadSettings, condition: Condition | None, kept: OpenClients
 ) -> Boundary | None:
-    session = kept.session_of(settings)
-    with open_table(session, spec.table, settings.modes, settings=settings.connector) as opened:
-        return middle(ordered_by(opened, spec.surrogate), spec.span, condition=condition)
+    reader = kept.reader_of(settings)
+    return reader.middle(spec.table, spec.span, condition=condition, surrogate=spec.surrogate)
 
 
 def _trace(error: BaseException) -> str:

@@ -12,13 +12,11 @@ are written. One of these does:
 The fence is a control record; shards decide a chunk when its `hi` is not above it.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from lakemark.errors import DependencyError, LakemarkError
-from lakemark.model import positions
 from lakemark.model.control import Fence
 from lakemark.model.offsets import has_passed
 from lakemark.snapshot.ports import Committed, Ports
@@ -40,35 +38,6 @@ HINT: Final = (
     "offset.flush.interval.ms=5000 on its workers; or let every partition of the tables have a "
     "later event"
 )
-
-
-def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, server: str) -> bytes:
-    """Return the position that Connect's committed offsets of a PostgreSQL connector stand for.
-
-    Connect keeps the offsets of a connector for every `topic.prefix` that it ever had: those of
-    another one say nothing of the log that is read now.
-
-    Args:
-        entries: as Connect gives them: ``[{"partition": {…}, "offset": {"lsn_commit": …, …}}]``.
-            ``lsn_commit`` and ``lsn`` compare with the two numbers of ``source.sequence``.
-        epoch: of the positions.
-        server: the connector's `topic.prefix`.
-
-    Returns:
-        empty if the connector has none, or is in a snapshot of its own.
-    """
-    found = b""
-    for entry in entries:
-        place, offset = entry.get("partition"), entry.get("offset")
-        if not isinstance(place, Mapping) or place.get("server") != server:
-            continue
-        if not isinstance(offset, Mapping) or offset.get("snapshot"):
-            continue
-        last, own = offset.get("lsn_commit"), offset.get("lsn")
-        parts = positions.postgres(f'["{last}","{own}"]' if last is not None else None, None)
-        if own is not None and parts is not None:
-            found = max(found, positions.pack(epoch, *parts))
-    return found
 
 
 class OutputFrontier:

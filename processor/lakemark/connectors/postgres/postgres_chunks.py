@@ -12,14 +12,14 @@ Python object.
 import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import psycopg
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from lakemark.connectors.database import Proof
+from lakemark.connectors.database import RowsOfSnapshot
 from lakemark.connectors.postgres.catalog import CatalogColumn
 from lakemark.connectors.postgres.column_sql import Cell, cell, exact, quoted, selected
 from lakemark.connectors.postgres.key_sql import (
@@ -108,29 +108,6 @@ class OpenTable:
     parts: tuple[KeyPart, ...]
     source: str
     snapshot: Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class RowsOfSnapshot:
-    """Rows of a table, all as of one snapshot.
-
-    Attributes:
-        rows: the schema's columns with their canonical types; in no order.
-        keys: canonical keys, one a row, never null.
-        schema: the table's schema when it was read.
-        proof: of what was seen.
-        bad: (canonical key, reason code, message) of rows with a value that the connector cannot
-            carry either, such as NaN in a numeric when decimals are precise. It is null, as in
-            events.
-        clamped: values clamped to what Delta can hold.
-    """
-
-    rows: pa.Table
-    keys: pa.ChunkedArray
-    schema: TableSchema
-    proof: Proof
-    bad: list[tuple[bytes, str, str]] = field(default_factory=list)
-    clamped: int = 0
 
 
 @contextmanager

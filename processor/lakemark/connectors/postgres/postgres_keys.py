@@ -7,13 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import errors
 
+from lakemark.connectors.database import RowsOfSnapshot
 from lakemark.connectors.postgres.column_sql import exact
 from lakemark.connectors.postgres.key_sql import escaped, keys_query, range_condition
 from lakemark.connectors.postgres.postgres import schemas_of
 from lakemark.connectors.postgres.postgres_chunks import (
     PARTS,
     OpenTable,
-    RowsOfSnapshot,
     literally,
     read_chunk,
     read_rows,

@@ -17,6 +17,13 @@ SELECT pubinsert, pubupdate, pubdelete FROM pg_catalog.pg_publication WHERE pubn
 """
 
 
+def publication_of(settings: Mapping[str, str]) -> str:
+    """Return the name of the connector's publication; empty for a plugin that needs none."""
+    if settings.get("plugin.name", "decoderbufs").strip().lower() != "pgoutput":
+        return ""
+    return settings.get("publication.name", "dbz_publication")
+
+
 def unpublished(
     session: Session, table: str, columns: Iterable[str], settings: Mapping[str, str]
 ) -> list[Refusal]:

@@ -1,7 +1,7 @@
 """PostgreSQL: sessions that read alike everywhere, and its errors in our words."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from psycopg import errors
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import tuple_row
 
+from lakemark.connectors.database import STATEMENT_TIMEOUT
 from lakemark.connectors.postgres.column_sql import SESSION_SETTINGS, quoted
 from lakemark.connectors.postgres.postgres import conninfo, unavailable
 from lakemark.connectors.postgres.visibility import Server, Snapshot
@@ -19,12 +20,12 @@ from lakemark.settings.table_id import pair_of
 
 Session = psycopg.Connection[Any]
 
-STATEMENT_TIMEOUT: Final = timedelta(minutes=5)
 # ACCESS SHARE waits only for DDL. Behind a long one the chunk is better read later.
 LOCK_TIMEOUT: Final = timedelta(seconds=10)
 BRIEFLY: Final = timedelta(milliseconds=200)  # where somebody else waits meanwhile
 _ROW_SECURITY: Final = " (with row-level security also ALTER ROLE <lakemark's user> BYPASSRLS)"
 _LEAST_VERSION: Final = 130_000  # pg_current_snapshot
+_IDLE_VERSION: Final = 140_000  # idle_session_timeout
 # A server one of whose processes crashed goes on; its statistics begin anew with the recovery.
 _PROOF: Final = """
 SELECT pg_current_snapshot()::text,
@@ -79,6 +80,72 @@ def connect(
                 hint="update the database, or leave snapshots to the connector",
             )
         yield session
+
+
+class KeptSession:
+    """A session of one thread, made when it is needed and kept; for `get` of `connect`'s errors.
+
+    Args:
+        database: where it is.
+        name: of the application, as pg_stat_activity shows it.
+        statement_timeout, lock_timeout: as for `connect`.
+        idle: the server ends it when it was not used for so long, where it can; "" = never.
+    """
+
+    def __init__(
+        self,
+        database: DatabaseConfig,
+        *,
+        name: str,
+        statement_timeout: timedelta = STATEMENT_TIMEOUT,
+        lock_timeout: timedelta = LOCK_TIMEOUT,
+        idle: str = "",
+    ) -> None:
+        self._database, self._name, self._idle = database, name, idle
+        self._statement_timeout, self._lock_timeout = statement_timeout, lock_timeout
+        self._open = ExitStack()
+        self.session: Session | None = None
+
+    def get(self) -> Session:
+        """The session, or a new one in place of a broken one."""
+        if self.session is None or self.session.broken or self.session.closed:
+            self.drop()
+            session = self._open.enter_context(
+                connect(
+                    self._database,
+                    statement_timeout=self._statement_timeout,
+                    lock_timeout=self._lock_timeout,
+                    application_name=self._name,
+                )
+            )
+            if self._idle and session.info.server_version >= _IDLE_VERSION:
+                session.execute(
+                    "SELECT pg_catalog.set_config('idle_session_timeout', %s, false)", [self._idle]
+                )
+            self.session = session
+        return self.session
+
+    def checked(self) -> Session:
+        """As `get`, and it has answered just now."""
+        if self.session is not None:
+            try:
+                self.session.execute("SELECT 1")
+            except psycopg.Error:  # it was closed meanwhile
+                self.drop()
+        return self.get()
+
+    def drop(self) -> None:
+        """Close it. Never raises."""
+        stack, self._open, self.session = self._open, ExitStack(), None
+        with suppress(psycopg.Error):  # it is gone already
+            stack.close()
+
+    def cancel(self) -> None:
+        """End what it waits for; from any thread."""
+        session = self.session
+        if session is not None and not session.closed:
+            with suppress(psycopg.Error):
+                session.cancel()
 
 
 def current_snapshot(session: Session) -> Snapshot:

@@ -5,7 +5,7 @@ What makes a connector unfit is said in `suitability`; here is what should be kn
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from lakemark.connectors.suitability import PARTS, WITHOUT_ROWS
 from lakemark.errors import ConfigError
@@ -14,7 +14,7 @@ from lakemark.model.handling_modes import HandlingModes
 from lakemark.ops.connector_trace import last_cause
 from lakemark.settings.config import Config
 from lakemark.settings.layers import Mistake
-from lakemark.snapshot.output_frontier import HINT, committed_position
+from lakemark.snapshot.output_frontier import HINT
 
 CHECKS: Final = ("connector", "connector setting")
 COMMITTED: Final = "committed offset"
@@ -36,9 +36,12 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffsets:
-    """Connect's answer about the connector's committed offsets; `missing`: why there is none."""
+    """How far the connector has committed, by Connect; `missing`: why it does not answer.
 
-    offsets: tuple[Mapping[str, Any], ...]
+    `position` is empty if the connector has committed none, or is in a snapshot of its own.
+    """
+
+    position: bytes
     missing: str = ""
 
 
@@ -118,9 +121,7 @@ def _committed(facts: ConnectorFacts, config: Config) -> Iterator[Finding]:
     if why:
         reason = f"{why}. Snapshots for output topics wait for a later event in every partition"
         yield warning(COMMITTED, facts.name, reason, HINT)
-    elif committed_position(
-        committed.offsets if committed else (), 0, server=facts.settings.get("topic.prefix", "")
-    ):
+    elif committed is not None and committed.position:
         yield fine(COMMITTED, facts.name, "Connect tells how far the connector has come")
     else:
         reason = "Connect tells none yet: the connector is at its own snapshot, or has just begun"

@@ -11,19 +11,13 @@ known. Every call has a deadline of its own, and each of the four `DEADLINE_S`.
 
 from typing import Final
 
+from lakemark.connectors.database import DatabaseAccess, Examination
+from lakemark.connectors.registry import database_of
 from lakemark.errors import ConfigError, LakemarkError
 from lakemark.model.findings import Finding, fine, of_error, unchecked
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.ops.doctor import (
-    checks_connector,
-    checks_database,
-    checks_machine,
-    checks_outputs,
-    checks_tables,
-    checks_topics,
-)
+from lakemark.ops.doctor import checks_connector, checks_machine, checks_outputs, checks_topics
 from lakemark.ops.doctor.facts_connector import ConnectorAnswers, connector_facts
-from lakemark.ops.doctor.facts_database import DatabaseAnswers, database_facts
 from lakemark.ops.doctor.facts_kafka import kafka_facts
 from lakemark.ops.doctor.facts_machine import machine_facts
 from lakemark.ops.question import Question
@@ -65,42 +59,28 @@ def _connector(config: Config, deadline_s: float) -> tuple[ConnectorAnswers | No
 
 def _database(
     config: Config, known: ConnectorAnswers | None, deadline_s: float
-) -> tuple[DatabaseAnswers | None, list[Finding]]:
-    database = config.database
-    if database is None:
+) -> tuple[Examination | None, list[Finding]]:
+    if config.database is None:
         reason = "is not configured: there are no snapshots, and types come from schemas or a file"
         return None, [fine("database", "", reason)]
-    modes = _modes(known)
+    settings = known.connector.settings if known else {}
+    database = database_of(DatabaseAccess(config.database, _modes(known), settings))
+    named = config.source.tables or settings.get("table.include.list")
     try:
         found = Question(
             "the database",
-            lambda: database_facts(
-                database,
+            lambda: database.examine(
                 known.connector if known else None,
-                modes,
                 streams=bool(known and known.facts.runs),
+                chosen=bool(named),
             ),
         ).result(deadline_s)
     except LakemarkError as error:
-        checks = dict.fromkeys((*checks_database.CHECKS[1:], *checks_tables.CHECKS))
         return None, [
             *of_error("database", "", error),
-            *unchecked(checks, "the database did not answer"),
+            *unchecked(database.checks[1:], "the database did not answer"),
         ]
-    findings = checks_database.findings(found.database)
-    if known is None or found.relations is None:
-        checks = dict.fromkeys((*checks_database.CHECKS[2:], *checks_tables.CHECKS))
-        why = "which tables are captured is unknown without the connector"
-        return found, findings + unchecked(checks, why)
-    publication = found.database.publication
-    named = config.source.tables or known.connector.settings.get("table.include.list")
-    return found, findings + checks_tables.findings(
-        found.relations,
-        user=found.database.server.user,
-        publication=publication.name if publication and publication.exists else "",
-        chosen=bool(named),
-        modes=modes,
-    )
+    return found, found.findings
 
 
 def _modes(known: ConnectorAnswers | None) -> HandlingModes:
@@ -113,14 +93,11 @@ def _modes(known: ConnectorAnswers | None) -> HandlingModes:
 def _kafka(
     config: Config,
     known: ConnectorAnswers | None,
-    database: DatabaseAnswers | None,
+    database: Examination | None,
     deadline_s: float,
 ) -> list[Finding]:
-    relations = database.relations if database else None
+    tables = database.tables if database else None
     outputs = checks_outputs.CHECKS if config.output else ()
-    tables = None
-    if relations is not None:
-        tables = [relation.table for relation in checks_tables.with_events(relations)]
     try:
         facts = Question(
             "Kafka",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from lakemark.connectors import connector as connectors
 from lakemark.connectors.connect_rest import ConnectRest
 from lakemark.connectors.connector import Connector
+from lakemark.connectors.registry import database_kind
 from lakemark.errors import LakemarkError
 from lakemark.ops.doctor.checks_connector import CommittedOffsets, ConnectorFacts, Task
 from lakemark.settings.config import Config
@@ -39,14 +40,16 @@ def connector_facts(config: Config) -> ConnectorAnswers:
         version=worker.version,
         cluster_id=worker.cluster_id,
         skew_s=worker.skew_s,
-        committed=_committed(config) if config.output else None,
+        committed=_committed(config, found) if config.output else None,
     )
     return ConnectorAnswers(found, facts)
 
 
-def _committed(config: Config) -> CommittedOffsets:
-    """The connector's committed offsets; all else is known without them."""
+def _committed(config: Config, connector: Connector) -> CommittedOffsets:
+    """How far the connector has committed; all else is known without it."""
+    kind, server = database_kind(connector.settings), connector.topic_prefix
     try:
-        return CommittedOffsets(tuple(connectors.offsets(config)))
+        offsets = connectors.offsets(config)
     except LakemarkError as error:
-        return CommittedOffsets((), error.message)
+        return CommittedOffsets(b"", error.message)
+    return CommittedOffsets(kind.committed_position(offsets, 0, server=server))

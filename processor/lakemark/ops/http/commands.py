@@ -28,10 +28,12 @@ class Commands:
     Attributes:
         signal: writes the value of a signal under the pipeline's key.
         control: writes a control record of a kind for a table, and returns its id.
+        check: refuses a filter that is none for any table, see `Database.check_condition`.
     """
 
     signal: Callable[[bytes], None]
     control: Callable[[str, str], str]
+    check: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,13 @@ class SignalToSend:
     value: bytes
 
 
-def signal_record(body: bytes, *, pipeline: str) -> SignalToSend:
+def signal_record(body: bytes, *, pipeline: str, check: Callable[[str], None]) -> SignalToSend:
     """The signal that a request's body is.
+
+    Args:
+        body: of the request.
+        pipeline: its name.
+        check: refuses a filter that is none for any table, see `Database.check_condition`.
 
     Raises:
         RefusedError: it would be rejected, whatever the database says.
@@ -60,8 +67,6 @@ def signal_record(body: bytes, *, pipeline: str) -> SignalToSend:
     if isinstance(found, Rejection):
         raise RefusedError(found.message, code=found.code, hint=found.hint)
     if isinstance(found, ExecuteSnapshot):
-        from lakemark.connectors.postgres.conditions import check  # noqa: PLC0415 - slow, and seldom needed
-
         for condition in found.conditions:
             check(condition.filter)
     return SignalToSend(found.id, value)

@@ -161,7 +161,7 @@ class Endpoints:
         return await run_sync(self._asked, act, limiter=self._at_once)
 
     def _signal(self, body: bytes) -> dict[str, str]:
-        record = commands.signal_record(body, pipeline=self._pipeline)
+        record = commands.signal_record(body, pipeline=self._pipeline, check=self._commands.check)
         self._commands.signal(record.value)
         log.info("http.signal", id=record.id)
         return {"id": record.id}

@@ -15,6 +15,7 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
+from lakemark.connectors.registry import database_kind
 from lakemark.kafka import records
 from lakemark.ops.board import Board
 from lakemark.ops.http import http
@@ -156,4 +157,8 @@ def _commands(config: Config) -> Commands:
         control.require(config, topic, config.topics.notifications)
         records.publish(config, topic, [(key, value)])
 
-    return Commands(signal, lambda kind, table: control.write(config, kind, table))
+    return Commands(
+        signal,
+        lambda kind, table: control.write(config, kind, table),
+        lambda text: database_kind(database=config.database).check_condition(text),
+    )

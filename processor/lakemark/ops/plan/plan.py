@@ -9,8 +9,7 @@ Who does not answer ends the command with the usual error. Every call has a dead
 everything that one of them has to say `DEADLINE_S`.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec.structs import replace
@@ -18,17 +17,14 @@ from msgspec.structs import replace
 from lakemark.connectors import connector as connectors
 from lakemark.connectors.catalogs import catalog_of
 from lakemark.connectors.connector import Connector
-from lakemark.connectors.postgres.catalog import from_catalog
-from lakemark.connectors.postgres.postgres_chunks import MAX_CHUNK_BYTES
+from lakemark.connectors.database import DatabaseAccess, PlannedTables
+from lakemark.connectors.registry import database_of
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.ops import settings_record
-from lakemark.ops.doctor.checks_tables import with_events
-from lakemark.ops.doctor.facts_database import database_facts
 from lakemark.ops.plan import planned
 from lakemark.ops.plan.facts_lake import targets
 from lakemark.ops.plan.facts_log import LogFacts, log_facts, output_facts
-from lakemark.ops.plan.facts_sizes import table_sizes
 from lakemark.ops.plan.planned import Plan, PlannedTable, Problem, Standing, Target
 from lakemark.ops.question import Question
 from lakemark.ops.settings_record import Change
@@ -40,21 +36,10 @@ from lakemark.version import __version__
 DEADLINE_S: Final = 60.0
 """For everything that one of them has to say; the worst case is as in `doctor`."""
 
-_NO_READ: Final = "lakemark's user may not read it: `lakemark doctor` has the statement"
 _SET_BACK: Final = "set it back, or give the pipeline a checkpoint of its own"
 _UNKNOWN: Final = "its records carry no schema, and neither database nor schema file knows it"
 _DESCRIBE: Final = "leave it out by source.tables, or describe it in source.schema_file"
 _NEVER: Final[tuple[planned.Compared, list[Change]]] = ("nothing", [])
-_HIDDEN: Final = "row-level security may hide rows: `lakemark doctor` has the statement"
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The captured tables as database or file describe them, and what a snapshot would meet."""
-
-    schemas: Mapping[str, TableSchema]
-    sizes: list[tuple[str, int, int]] = field(default_factory=list)
-    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
@@ -87,7 +72,7 @@ def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
             *planned.output_topics(config, tables, log.known, outputs),
         ),
         starts=known.starts,
-        snapshot=planned.snapshot(config, source.sizes, source.refused, MAX_CHUNK_BYTES)
+        snapshot=planned.snapshot(config, source.sizes, source.refused, source.chunk_bytes)
         if config.database is not None
         else None,
         compared=compared,
@@ -96,26 +81,13 @@ def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
     )
 
 
-def _source(config: Config, connector: Connector) -> _Source:
+def _source(config: Config, connector: Connector) -> PlannedTables:
     modes = HandlingModes.from_connector(connector.settings)
     if config.database is None:
         found = catalog_of(config, modes, connector).read(None)
-        return _Source({t: s for t, s in found.items() if _is_table(connector, t)})
-    answers = database_facts(config.database, connector, modes, streams=False)
-    relations = with_events(answers.relations or ())
-    refused = {}
-    for relation in relations:
-        why = [refusal.message for refusal in relation.refusals]
-        why += [] if relation.select else [_NO_READ]
-        why += [_HIDDEN] if relation.row_security else []
-        why += [] if relation.key else ["it has no key"]
-        if why:
-            refused[relation.table] = "; ".join(why)
-    return _Source(
-        {r.table: from_catalog(r.table, r.columns, r.key, modes) for r in relations},
-        table_sizes(config.database, [relation.table for relation in relations]),
-        refused,
-    )
+        return PlannedTables({t: s for t, s in found.items() if _is_table(connector, t)})
+    access = DatabaseAccess(config.database, modes, connector.settings)
+    return database_of(access).planned_tables(connector)
 
 
 def _is_table(connector: Connector, name: str) -> bool:
@@ -126,7 +98,7 @@ class _Known:
     """Everything that was found out, and what follows from it."""
 
     def __init__(
-        self, config: Config, connector: Connector, log: LogFacts, source: _Source
+        self, config: Config, connector: Connector, log: LogFacts, source: PlannedTables
     ) -> None:
         self._config, self._connector, self._log, self._source = config, connector, log, source
         self.state = log.stored.state if log.stored else None

@@ -1,14 +1,21 @@
-"""Asks PostgreSQL how large tables are, by its statistics: as the coordinator expects it."""
+"""PostgreSQL: what a snapshot of all tables would meet; their sizes by its statistics."""
 
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
+from lakemark.connectors.database import CapturedTables, DatabaseAccess, PlannedTables
+from lakemark.connectors.postgres.catalog import from_catalog
+from lakemark.connectors.postgres.checks_tables import with_events
+from lakemark.connectors.postgres.facts_database import database_facts
 from lakemark.connectors.postgres.key_sql import estimated_rows
+from lakemark.connectors.postgres.postgres_chunks import MAX_CHUNK_BYTES
 from lakemark.connectors.postgres.postgres_session import connect, translated
 from lakemark.settings.config import DatabaseConfig
 from lakemark.settings.table_id import pair_of
 
+_NO_READ: Final = "lakemark's user may not read it: `lakemark doctor` has the statement"
+_HIDDEN: Final = "row-level security may hide rows: `lakemark doctor` has the statement"
 _STATEMENT_TIMEOUT: Final = timedelta(seconds=20)
 # Of a table and its partitions: what `estimated_rows` takes, and the bytes.
 _SIZES: Final = """
@@ -46,3 +53,23 @@ def table_sizes(database: DatabaseConfig, tables: Sequence[str]) -> list[tuple[s
         session.execute("SET default_transaction_read_only = on")
         rows = session.execute(_SIZES, given).fetchall()
     return [(tables[at - 1], round(estimated_rows(*found)), size) for at, *found, size in rows]
+
+
+def planned_tables(access: DatabaseAccess, connector: CapturedTables) -> PlannedTables:
+    """See `Database.planned_tables`."""
+    answers = database_facts(access.config, connector, access.modes, streams=False)
+    relations = with_events(answers.relations or ())
+    refused = {}
+    for relation in relations:
+        why = [refusal.message for refusal in relation.refusals]
+        why += [] if relation.select else [_NO_READ]
+        why += [_HIDDEN] if relation.row_security else []
+        why += [] if relation.key else ["it has no key"]
+        if why:
+            refused[relation.table] = "; ".join(why)
+    return PlannedTables(
+        {r.table: from_catalog(r.table, r.columns, r.key, access.modes) for r in relations},
+        table_sizes(access.config, [relation.table for relation in relations]),
+        refused,
+        MAX_CHUNK_BYTES,
+    )

@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from lakemark.connectors.connector import Connector
+from lakemark.connectors.database import CapturedTables, SlotSeen
 from lakemark.connectors.postgres.catalog import CatalogColumn
+from lakemark.connectors.postgres.checks_database import (
+    DatabaseFacts,
+    Publication,
+    ServerFacts,
+    SignalTable,
+    Slot,
+)
+from lakemark.connectors.postgres.checks_tables import Relation
 from lakemark.connectors.postgres.postgres import columns_of, schemas_of
 from lakemark.connectors.postgres.postgres_publication import unpublished
 from lakemark.connectors.postgres.postgres_session import Session, connect, translated
@@ -16,15 +24,6 @@ from lakemark.connectors.refusals import Refusal
 from lakemark.errors import LakemarkError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
-from lakemark.ops.doctor.checks_database import (
-    DatabaseFacts,
-    Publication,
-    ServerFacts,
-    SignalTable,
-    Slot,
-)
-from lakemark.ops.doctor.checks_tables import Relation
-from lakemark.ops.source_side import SlotSeen
 from lakemark.settings.config import DatabaseConfig
 from lakemark.settings.table_id import pair_of, text_of
 
@@ -107,7 +106,11 @@ class DatabaseAnswers:
 
 
 def database_facts(
-    database: DatabaseConfig, connector: Connector | None, modes: HandlingModes, *, streams: bool
+    database: DatabaseConfig,
+    connector: CapturedTables | None,
+    modes: HandlingModes,
+    *,
+    streams: bool,
 ) -> DatabaseAnswers:
     """Everything about server, slot, publication and captured tables.
 
@@ -214,7 +217,7 @@ def _row(session: Session, query: str, parameters: Sequence[Any] = ()) -> tuple[
 class _Asking:
     """Questions about one connector's tables, in one session."""
 
-    def __init__(self, session: Session, connector: Connector, modes: HandlingModes) -> None:
+    def __init__(self, session: Session, connector: CapturedTables, modes: HandlingModes) -> None:
         self._session = session
         self._connector = connector
         self._modes = modes

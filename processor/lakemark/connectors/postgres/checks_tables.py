@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, connect_field
+from lakemark.connectors.postgres.checks_database import grant, mending
 from lakemark.connectors.postgres.column_sql import quoted
 from lakemark.connectors.refusals import Refusal
 from lakemark.model.findings import Finding, fine, warning, wrong
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.ops.doctor.checks_database import grant, mending
 from lakemark.settings.table_id import pair_of
 
 CHECKS: Final = ("select", "key", "columns", "replica identity", "publication")

@@ -1,0 +1,263 @@
+"""PostgreSQL, as a `Database`: what serves each of its purposes."""
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lakemark.connectors.catalog_facts import SourceFacts, TableFacts
+from lakemark.connectors.database import (
+    CapturedTables,
+    ChunkReader,
+    Database,
+    DatabaseAccess,
+    Examination,
+    LogWatch,
+    OpenWindow,
+    PlannedTables,
+    Proof,
+    TableCut,
+    TableQuestions,
+    Watermark,
+    WindowWriter,
+)
+from lakemark.connectors.postgres import (
+    checks_database,
+    checks_tables,
+    chunk_reader,
+    key_sql,
+    postgres,
+    postgres_facts,
+    postgres_windows,
+    schema_file,
+)
+from lakemark.connectors.postgres.chunk_reader import PostgresReader
+from lakemark.connectors.postgres.committed_offsets import committed_position
+from lakemark.connectors.postgres.facts_database import DatabaseWatch, database_facts
+from lakemark.connectors.postgres.planned_tables import planned_tables
+from lakemark.connectors.postgres.postgres_fills import read_values
+from lakemark.connectors.postgres.postgres_keys import column_types, key_columns, try_condition
+from lakemark.connectors.postgres.postgres_publication import publication_of
+from lakemark.connectors.postgres.postgres_session import BRIEFLY, LOCK_TIMEOUT, KeptSession
+from lakemark.connectors.refusals import Refusal
+from lakemark.errors import LakemarkError
+from lakemark.model.columns import Column
+from lakemark.model.findings import unchecked
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key_ranges import WHOLE, Boundary, Condition, KeyRange
+from lakemark.model.schema import TableSchema
+from lakemark.settings.config import DatabaseConfig
+
+# A window row is one short insert; what waits longer waits for somebody's lock.
+_BRIEF_TIMEOUT: Final = timedelta(seconds=30)
+
+
+class PostgresDatabase(Database):
+    """One PostgreSQL database, asked as `access` says."""
+
+    def __init__(self, access: DatabaseAccess) -> None:
+        self._access = access
+
+    checks = (*checks_database.CHECKS, *checks_tables.CHECKS)
+
+    @staticmethod
+    def check_url(database: DatabaseConfig) -> None:
+        """See `Database`."""
+        postgres.conninfo(database)
+
+    @staticmethod
+    def check_condition(text: str) -> None:
+        """See `Database`."""
+        from lakemark.connectors.postgres.conditions import check  # noqa: PLC0415 - slow, and seldom needed
+
+        check(text)
+
+    @staticmethod
+    def check_file(file: Path) -> None:
+        """See `Database`."""
+        schema_file.read_schema_file(file)
+
+    @staticmethod
+    def schemas_of_file(file: Path, modes: HandlingModes) -> dict[str, TableSchema]:
+        """See `Database`."""
+        return schema_file.schemas_from_file(file, modes)
+
+    @staticmethod
+    def key_texts(keys: Sequence[bytes], columns: Sequence[Column]) -> list[Boundary]:
+        """See `Database`."""
+        return key_sql.key_texts(keys, columns)
+
+    @staticmethod
+    def committed_position(
+        entries: Sequence[Mapping[str, Any]], epoch: int, *, server: str
+    ) -> bytes:
+        """See `Database`."""
+        return committed_position(entries, epoch, server=server)
+
+    def schemas(
+        self, tables: Sequence[str] | None, *, captured: Container[str] | None = None
+    ) -> dict[str, TableSchema]:
+        """See `Database`."""
+        ours = self._access
+        return postgres.read_schemas(
+            ours.config, tables, ours.modes, settings=ours.connector, captured=captured
+        )
+
+    def table_names(self) -> list[str]:
+        """See `Database`."""
+        return postgres.table_names(self._access.config)
+
+    def reasons_against(self, table: str) -> list[Refusal]:
+        """See `Database`."""
+        return chunk_reader.reasons_against(self._access, table)
+
+    def cut(
+        self,
+        table: str,
+        chunk_rows: int,
+        *,
+        condition: Condition | None = None,
+        surrogate: str | None = None,
+        within: KeyRange = WHOLE,
+    ) -> TableCut:
+        """See `Database`."""
+        return chunk_reader.cut(
+            self._access, table, chunk_rows, condition=condition, surrogate=surrogate, within=within
+        )
+
+    def reader(self) -> ChunkReader:
+        """See `Database`."""
+        return PostgresReader(self._access)
+
+    def window_writer(self, table: str, *, name: str) -> WindowWriter:
+        """See `Database`."""
+        return PostgresWindows(self._access, table, name)
+
+    def questions(self, *, name: str) -> TableQuestions:
+        """See `Database`."""
+        return PostgresQuestions(self._access, name)
+
+    def examine(
+        self, connector: CapturedTables | None, *, streams: bool, chosen: bool
+    ) -> Examination:
+        """See `Database`."""
+        ours = self._access
+        answers = database_facts(ours.config, connector, ours.modes, streams=streams)
+        found = checks_database.findings(answers.database)
+        if answers.relations is None:
+            asked = dict.fromkeys((*checks_database.CHECKS[2:], *checks_tables.CHECKS))
+            why = "which tables are captured is unknown without the connector"
+            return Examination([*found, *unchecked(asked, why)], None)
+        publication = answers.database.publication
+        found += checks_tables.findings(
+            answers.relations,
+            user=answers.database.server.user,
+            publication=publication.name if publication and publication.exists else "",
+            chosen=chosen,
+            modes=ours.modes,
+        )
+        with_events = checks_tables.with_events(answers.relations)
+        return Examination(found, [relation.table for relation in with_events])
+
+    def planned_tables(self, connector: CapturedTables) -> PlannedTables:
+        """See `Database`."""
+        return planned_tables(self._access, connector)
+
+    def log_watch(self, *, name: str, within: timedelta) -> LogWatch:
+        """See `Database`."""
+        return DatabaseWatch(self._access.config, name, within=within)
+
+    def look(self, wanted: Callable[[str], bool], *, known: Iterable[int] = ()) -> SourceFacts:
+        """See `Database`."""
+        settings = self._access.connector
+        return postgres_facts.look(
+            self._access.config,
+            wanted,
+            publication=publication_of(settings),
+            slot=settings.get("slot.name", "debezium"),
+            known=known,
+        )
+
+    def missing_values(
+        self, facts: TableFacts, missing: Mapping[str, str]
+    ) -> dict[str, pa.Array | None]:
+        """See `Database`."""
+        ours = self._access
+        return read_values(
+            ours.config, facts.name, facts.oid, missing, ours.modes, settings=ours.connector
+        )
+
+
+class PostgresWindows:
+    """PostgreSQL's `WindowWriter`."""
+
+    def __init__(self, access: DatabaseAccess, table: str, name: str) -> None:
+        self._access, self._table = access, table
+        self.kept = KeptSession(
+            access.config, name=name, statement_timeout=_BRIEF_TIMEOUT, lock_timeout=LOCK_TIMEOUT
+        )
+
+    def write(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
+        """See `WindowWriter`."""
+        try:
+            session = self.kept.get()
+            if closes is None:  # the first of a run
+                settings = self._access.connector
+                postgres_windows.require_published(session, self._table, settings)
+            return postgres_windows.write_window(session, self._table, closes=closes, opens=opens)
+        except LakemarkError:
+            self.kept.drop()
+            raise
+
+    def drop(self) -> None:
+        """See `WindowWriter`."""
+        self.kept.drop()
+
+    def cancel(self) -> None:
+        """See `WindowWriter`."""
+        self.kept.cancel()
+
+
+class PostgresQuestions:
+    """PostgreSQL's `TableQuestions`."""
+
+    def __init__(self, access: DatabaseAccess, name: str) -> None:
+        self._access = access
+        self.kept = KeptSession(
+            access.config, name=name, statement_timeout=_BRIEF_TIMEOUT, lock_timeout=BRIEFLY
+        )
+        self._types: dict[str, dict[str, str]] = {}
+        self._tried: set[tuple[str, str]] = set()
+
+    def condition(self, table: str, text: str) -> Condition:
+        """See `TableQuestions`."""
+        from lakemark.connectors.postgres.conditions import rebuilt  # noqa: PLC0415 - slow, and seldom needed
+
+        types = self._types.get(table)
+        if types is None:
+            types = self._types[table] = column_types(self.kept.get(), table)
+        condition = rebuilt(text, table=table, types=types)
+        if (table, text) not in self._tried:
+            try_condition(self.kept.get(), table, condition)
+            self._tried.add((table, text))
+        return condition
+
+    def forget(self) -> None:
+        """See `TableQuestions`."""
+        self._types.clear()
+        self._tried.clear()
+
+    def key_columns(self, table: str) -> list[Column]:
+        """See `TableQuestions`."""
+        ours = self._access
+        return key_columns(self.kept.get(), table, ours.modes, settings=ours.connector)
+
+    def blocker(self, proof: Proof) -> str:
+        """See `TableQuestions`."""
+        return str(postgres_windows.blocker(self.kept.get(), proof))
+
+    def drop(self) -> None:
+        """See `TableQuestions`."""
+        self.kept.drop()
