@@ -27,7 +27,7 @@ from lakemark.snapshot.chunks import (
     ChunkSpec,
     blinded,
 )
-from lakemark.snapshot.ports import Ports
+from lakemark.snapshot.ports import Executor, TableReader
 from lakemark.snapshot.retries import Retries
 from lakemark.snapshot.run_store import RunStore, place_of
 from lakemark.snapshot.runs import Run, TableRun
@@ -51,13 +51,16 @@ class ChunkScheduler:
     def __init__(
         self,
         state: SnapshotState,
-        ports: Ports,
         store: RunStore,
         retries: Retries,
         splitter: ChunkSplitter,
+        *,
+        reader: TableReader,
+        executor: Executor,
     ) -> None:
         self.state = state
-        self.ports = ports
+        self.reader = reader
+        self.executor = executor
         self.store = store
         self.retries = retries
         self.splitter = splitter
@@ -147,7 +150,7 @@ class ChunkScheduler:
         chunk.attempt = number
         floor = self.state.windows.floor
         attempt = ChunkAttempt(number, run, table, at, table.begun, floor)
-        attempt.at_ms = self.ports.now_ms()
+        attempt.at_ms = self.executor.now_ms()
         self.state.attempts[number] = attempt
         spec = ChunkSpec(
             run=run.id,
@@ -165,16 +168,16 @@ class ChunkScheduler:
         )
 
         def read() -> None:
-            result = self.ports.read(spec)
+            result = self.reader.read(spec)
             self.state.inbox.put(lambda: self._read(number, result))
 
-        self.ports.submit(read)
+        self.executor.submit(read)
 
     def _read(self, number: int, result: ChunkResult) -> None:
         attempt = self.state.attempts.get(number)
         if attempt is None:
             return  # void meanwhile
-        attempt.result, attempt.at_ms = result, self.ports.now_ms()
+        attempt.result, attempt.at_ms = result, self.executor.now_ms()
         run, table = attempt.run, attempt.table
         if result.error is not None:
             self.store.void(attempt, result.error.code)
@@ -213,7 +216,7 @@ class ChunkScheduler:
         if waits is None:
             self.state.blocker = ""
         elif not self.state.blocker:
-            self.state.blocker = self.ports.blocker(waits)
+            self.state.blocker = self.reader.blocker(waits)
             log.info("snapshot.waits", blocker=self.state.blocker)
 
     def _read_failed(self, attempt: ChunkAttempt, error: ChunkError) -> None:
@@ -245,7 +248,7 @@ class ChunkScheduler:
             if result is None or result.proof is None:
                 continue
             attempt.hi, attempt.since = window, now
-            attempt.at_ms = self.ports.now_ms()
+            attempt.at_ms = self.executor.now_ms()
             self.store.say(
                 ChunkComplete(
                     **place_of(attempt),

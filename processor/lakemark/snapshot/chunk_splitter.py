@@ -11,7 +11,7 @@ from lakemark.errors import LakemarkError
 from lakemark.model.key_ranges import CUT_TIMEOUT, Condition, KeyRange
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, TOO_LARGE, ChunkError
-from lakemark.snapshot.ports import Cut, Ports
+from lakemark.snapshot.ports import Cut, TableReader
 from lakemark.snapshot.retries import Retries
 from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.runs import Chunk, Run, TableRun
@@ -29,10 +29,10 @@ class ChunkSplitter:
     """The cuts of all runs."""
 
     def __init__(
-        self, state: SnapshotState, ports: Ports, store: RunStore, retries: Retries
+        self, state: SnapshotState, store: RunStore, retries: Retries, *, reader: TableReader
     ) -> None:
         self.state = state
-        self.ports = ports
+        self.reader = reader
         self.store = store
         self.retries = retries
 
@@ -45,7 +45,7 @@ class ChunkSplitter:
         if not table.condition:
             return None
         try:
-            return self.ports.condition(table.table, table.condition)
+            return self.reader.condition(table.table, table.condition)
         except LakemarkError as error:
             if error.retried:
                 raise
@@ -88,7 +88,7 @@ class ChunkSplitter:
             return
         table.state = runs.CUTTING
         self.retries.ask(
-            lambda: self.ports.cut(
+            lambda: self.reader.cut(
                 table.table, rows, condition=condition, surrogate=run.surrogate,
                 within=runs.EVERYTHING,
             ),
@@ -114,7 +114,7 @@ class ChunkSplitter:
 
         def again() -> Cut | None:
             try:
-                return self.ports.cut(
+                return self.reader.cut(
                     table.table, rows, condition=condition, surrogate=run.surrogate, within=within
                 )
             except LakemarkError as error:

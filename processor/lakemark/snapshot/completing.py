@@ -16,7 +16,7 @@ import structlog
 
 from lakemark.model import positions
 from lakemark.model.offsets import has_passed
-from lakemark.snapshot.ports import Committed, Ports, StreamedTable
+from lakemark.snapshot.ports import Committed, Executor, SignalSource, StreamedTable, WindowLog
 from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.runs import FAILED, STOPPED, Run, TableRun
 from lakemark.snapshot.signal_processor import SignalProcessor
@@ -38,10 +38,19 @@ class Completing:
     """Looks which tables are not complete, and begins a run over them."""
 
     def __init__(
-        self, state: SnapshotState, ports: Ports, store: RunStore, signals: SignalProcessor
+        self,
+        state: SnapshotState,
+        store: RunStore,
+        signals: SignalProcessor,
+        *,
+        source: SignalSource,
+        windows: WindowLog,
+        executor: Executor,
     ) -> None:
         self.state = state
-        self.ports = ports
+        self.source = source
+        self.windows = windows
+        self.executor = executor
         self.store = store
         self.signals = signals
         self._asking = False
@@ -67,18 +76,18 @@ class Completing:
     def _ask(self, now: float) -> None:
         """Ask Connect whether the connector's own snapshot is over: its offsets are of the log."""
         self._asking, self._next = True, now + AGAIN_S
-        ports, inbox = self.ports, self.state.inbox
+        windows, inbox = self.windows, self.state.inbox
         epoch = self.state.stream.epoch
 
         def ask() -> None:
             try:
-                committed = ports.committed(epoch)
+                committed = windows.committed(epoch)
             except Exception as error:  # noqa: BLE001 - asked again; events may tell as well
                 log.debug("snapshot.connector_unknown", reason=str(error))
                 committed = Committed(b"", {})
             inbox.put(lambda: self._told(committed))
 
-        ports.submit(ask)
+        self.executor.submit(ask)
 
     def _told(self, committed: Committed) -> None:
         self._asking = False
@@ -91,20 +100,20 @@ class Completing:
             self._ends, self._next = {}, 0.0  # nobody tells, but events after its snapshot came
 
     def _look(self, now: float) -> None:
-        ports, signals = self.ports, self.signals
-        if ports.refusal() is not None:
+        source, signals = self.source, self.signals
+        if source.refusal() is not None:
             return
         names = [
             name
-            for name in sorted(ports.tables())
+            for name in sorted(source.tables())
             if self._lacks_rows(self.state.stream.tables.get(name))
-            and ports.watched(name)  # what is changed after it was read would stay unknown
+            and source.watched(name)  # what is changed after it was read would stay unknown
             and signals.may_queue(name)
             and now >= self._not_before(name)
             and not self._refused(name, now)
         ]
         if names:
-            run = Run(f"{NAME}{ports.now_ms()}", [TableRun(name) for name in names])
+            run = Run(f"{NAME}{self.executor.now_ms()}", [TableRun(name) for name in names])
             log.info("snapshot.queued", id=run.id, tables=names)
             self.store.begin(run)
 
@@ -133,7 +142,6 @@ class Completing:
 
         Never where a person has stopped the last one: whoever wants its rows says so.
         """
-        ports = self.ports
         ended = sorted(
             (run.number, run.ended, table.state)
             for run in self.state.runs.values()
@@ -145,6 +153,6 @@ class Completing:
         failures = [when for _, when, state in ended if state == FAILED]
         if not failures:
             return 0.0
-        passed = max(0, ports.now_ms() - failures[-1]) / 1000
+        passed = max(0, self.executor.now_ms() - failures[-1]) / 1000
         wait = min(LONGEST_S, EVERY_S * 2.0 ** min(len(failures), 10))
-        return ports.monotonic() + wait - passed
+        return self.executor.monotonic() + wait - passed

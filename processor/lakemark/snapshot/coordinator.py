@@ -52,14 +52,28 @@ class Coordinator:
     def __init__(self, ports: Ports, settings: Settings) -> None:
         self.ports = ports
         self.state = state = SnapshotState(settings)
-        self.store = RunStore(state, ports)
-        self.retries = Retries(state, ports, self.store)
-        self.splitter = ChunkSplitter(state, ports, self.store, self.retries)
-        self.scheduler = ChunkScheduler(state, ports, self.store, self.retries, self.splitter)
-        self.completion = TableCompletion(state, ports, self.store, self.retries, self.splitter)
-        self.signals = SignalProcessor(state, ports, self.store, self.retries)
-        self.completing = Completing(state, ports, self.store, self.signals)
-        self.frontier = OutputFrontier(state, ports, self.store)
+        self.store = RunStore(state, progress=ports, executor=ports)
+        self.retries = Retries(state, self.store, executor=ports)
+        self.splitter = ChunkSplitter(state, self.store, self.retries, reader=ports)
+        self.scheduler = ChunkScheduler(
+            state, self.store, self.retries, self.splitter, reader=ports, executor=ports
+        )
+        self.completion = TableCompletion(
+            state, self.store, self.retries, self.splitter, reader=ports, executor=ports
+        )
+        self.signals = SignalProcessor(
+            state,
+            self.store,
+            self.retries,
+            progress=ports,
+            source=ports,
+            reader=ports,
+            executor=ports,
+        )
+        self.completing = Completing(
+            state, self.store, self.signals, source=ports, windows=ports, executor=ports
+        )
+        self.frontier = OutputFrontier(state, self.store, windows=ports, executor=ports)
         self.ticked = -math.inf
         self.ticking = False
         self.opened_ms = 0

@@ -19,7 +19,7 @@ import structlog
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model.control import Fence
 from lakemark.model.offsets import has_passed
-from lakemark.snapshot.ports import Committed, Ports
+from lakemark.snapshot.ports import Committed, Executor, WindowLog
 from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.snapshot_state import SnapshotState
 
@@ -43,9 +43,12 @@ HINT: Final = (
 class OutputFrontier:
     """Moves the fence on while chunks wait for it; `trouble` says why they wait for long."""
 
-    def __init__(self, state: SnapshotState, ports: Ports, store: RunStore) -> None:
+    def __init__(
+        self, state: SnapshotState, store: RunStore, *, windows: WindowLog, executor: Executor
+    ) -> None:
         self.state = state
-        self.ports = ports
+        self.windows = windows
+        self.executor = executor
         self.store = store
         self.said = b""
         self.trouble: LakemarkError | None = None
@@ -89,26 +92,26 @@ class OutputFrontier:
 
     def _ask(self, now: float) -> None:
         self._asking, self._next = True, now + EVERY_S
-        ports, inbox = self.ports, self.state.inbox
+        windows, inbox = self.windows, self.state.inbox
         epoch = self.state.stream.epoch
 
         def ask() -> None:
             try:
-                found = ports.committed(epoch)
+                found = windows.committed(epoch)
             except Exception as error:  # noqa: BLE001 - raised again in the coordinator's thread
                 failure = error
                 inbox.put(lambda: self._failed(failure))
             else:
                 inbox.put(lambda: self._answered(found))
 
-        ports.submit(ask)
+        self.executor.submit(ask)
 
     def _failed(self, error: Exception) -> None:
         """Only this question waits: an event in every partition may prove as much meanwhile."""
         self._asking = False
         if not isinstance(error, LakemarkError):
             raise error
-        self._next = self.ports.monotonic() + AGAIN_S
+        self._next = self.executor.monotonic() + AGAIN_S
         self.trouble = error
         log.warning(
             "snapshot.fence_delayed", code=error.code, reason=error.message, hint=error.hint

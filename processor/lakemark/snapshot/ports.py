@@ -1,4 +1,4 @@
-"""What the coordinator needs of the world, as one protocol: topics, database, readers, clock."""
+"""What the coordinator needs of the world, one protocol for each purpose; and what it is told."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,8 +81,11 @@ class Stream:
     epoch: int = 0
 
 
-class Ports(Protocol):
-    """Topics, database, readers and clock. What talks raises `LakemarkError`s."""
+class ProgressStore(Protocol):
+    """Keeps how far runs have come, and says it: the progress, control and notifications topics.
+
+    Raises (all): LakemarkError, and what was to be said is said again.
+    """
 
     def load(self) -> dict[bytes, bytes]:
         """The progress that was kept."""
@@ -95,6 +98,13 @@ class Ports(Protocol):
 
     def notify(self, notifications: Sequence[Notification]) -> None:
         """Writes notifications. Returns when they are acknowledged."""
+
+
+class SignalSource(Protocol):
+    """Where signals come from, and what they are checked against.
+
+    Raises (all): LakemarkError: the brokers, Connect or the database are away.
+    """
 
     def signals(self) -> list[SignalRecord]:
         """Signals that have come since, from where the last process had read them, unread."""
@@ -116,17 +126,18 @@ class Ports(Protocol):
                 `signal_validation.against`.
         """
 
+
+class TableReader(Protocol):
+    """Asks the database about tables, and reads them.
+
+    Raises (all but `read`): LakemarkError.
+    """
+
     def condition(self, table: str, text: str) -> Condition:
         """A user's filter, parsed for a table; raises RefusedError."""
 
     def texts(self, table: str, keys: Sequence[str]) -> dict[str, list[str]]:
         """By canonical key, its texts for `ChunkSpec.keys`; none of one that has no such texts."""
-
-    def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
-        """Closes a window and opens the next, in one transaction; for `submit_tick`."""
-
-    def committed(self, epoch: int) -> Committed:
-        """How far the connector has committed, in positions of an epoch; for `submit`."""
 
     def blocker(self, proof: Proof) -> str:
         """Whom a read waits for that shows no window, in words for people."""
@@ -151,6 +162,23 @@ class Ports(Protocol):
     def read(self, spec: ChunkSpec) -> ChunkResult:
         """Reads a chunk; never raises. Takes its time: for `submit`."""
 
+
+class WindowLog(Protocol):
+    """Writes into the log, and asks how far the connector has read it.
+
+    Raises (both): LakemarkError.
+    """
+
+    def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
+        """Closes a window and opens the next, in one transaction; for `submit_tick`."""
+
+    def committed(self, epoch: int) -> Committed:
+        """How far the connector has committed, in positions of an epoch; for `submit`."""
+
+
+class Executor(Protocol):
+    """Time, and work in other threads."""
+
     def submit(self, work: Callable[[], None]) -> None:
         """Has work done in another thread."""
 
@@ -165,3 +193,7 @@ class Ports(Protocol):
 
     def uuid(self) -> str:
         """A new window's name."""
+
+
+class Ports(ProgressStore, SignalSource, TableReader, WindowLog, Executor, Protocol):
+    """All of them, as one object may be; each part of the coordinator takes what it uses."""

@@ -9,7 +9,7 @@ from lakemark.backoff import Backoff
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import INTERNAL, REPORT, is_of_a_table
-from lakemark.snapshot.ports import Ports
+from lakemark.snapshot.ports import Executor
 from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.runs import Run, TableRun
 from lakemark.snapshot.snapshot_state import SnapshotState, TableDelay
@@ -29,9 +29,9 @@ class Retries:
         not_before: until when nothing that needs a dependency is done.
     """
 
-    def __init__(self, state: SnapshotState, ports: Ports, store: RunStore) -> None:
+    def __init__(self, state: SnapshotState, store: RunStore, *, executor: Executor) -> None:
         self.state = state
-        self.ports = ports
+        self.executor = executor
         self.store = store
         self.not_before = 0.0
         self._wait = FIRST_WAIT_S
@@ -42,7 +42,7 @@ class Retries:
         What fails while that is waited for does not prolong it.
         """
         self.state.trouble = error
-        now = self.ports.monotonic()
+        now = self.executor.monotonic()
         if now >= self.not_before:
             self.not_before = now + self._wait
             self._wait = min(LONGEST_WAIT_S, self._wait * 2)
@@ -65,7 +65,7 @@ class Retries:
         """Whether it is this table alone that cannot be read: it is read later."""
         if not is_of_a_table(error):
             return False
-        now = self.ports.monotonic()
+        now = self.executor.monotonic()
         delay = self.state.delays.setdefault(
             (run.id, table.table), TableDelay(table, Backoff(), now, error)
         )
@@ -110,7 +110,7 @@ class Retries:
             self.state.answered(run, table)
             done(answer)
 
-        self.ports.submit(run_it)
+        self.executor.submit(run_it)
 
     def work_failed(self, run: Run, table: TableRun, begun: int, error: LakemarkError) -> None:
         """What was asked for a table failed: it is tried again, or the table fails."""

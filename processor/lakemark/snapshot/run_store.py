@@ -22,7 +22,7 @@ from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
 from lakemark.snapshot import notifications as notes
 from lakemark.snapshot import runs
 from lakemark.snapshot.notifications import Notification, Progress, ScanStatus, Subject
-from lakemark.snapshot.ports import Ports
+from lakemark.snapshot.ports import Executor, ProgressStore
 from lakemark.snapshot.runs import Run, TableRun
 from lakemark.snapshot.signal_skip import SIGNALS_KEY
 from lakemark.snapshot.snapshot_state import ChunkAttempt, SnapshotState
@@ -48,9 +48,12 @@ class RunStore:
         place: where the signals stand, to be kept with the effects of those before.
     """
 
-    def __init__(self, state: SnapshotState, ports: Ports) -> None:
+    def __init__(
+        self, state: SnapshotState, *, progress: ProgressStore, executor: Executor
+    ) -> None:
         self.state = state
-        self.ports = ports
+        self.progress = progress
+        self.executor = executor
         self.place = b""
         self._kept_place = b""
         self._others: dict[bytes, bytes | None] = {}
@@ -99,7 +102,7 @@ class RunStore:
             run.state, run.query = runs.READING, self.state.stream.query
             self.state.since[run.id] = self.state.windows.begun
             self.changed(run)
-            self.notify(notes.started(self.subject(run), ts_ms=self.ports.now_ms()))
+            self.notify(notes.started(self.subject(run), ts_ms=self.executor.now_ms()))
             for pattern in run.unmatched:
                 self._scanned(run, TableRun(pattern, state=runs.FAILED, code="table-gone"))
             for table in run.tables:
@@ -170,10 +173,10 @@ class RunStore:
         What a run has answered may still stand in the stream's state. For as long as the table
         took, if that is longer: one that needs a run all the time is read for half of the time.
         """
-        passed = max(0, self.ports.now_ms() - run.ended) / 1000
+        passed = max(0, self.executor.now_ms() - run.ended) / 1000
         for table in run.tables:
             left = max(self.state.settings.rest, table.seconds) - passed
-            until = self.ports.monotonic() + left
+            until = self.executor.monotonic() + left
             self.state.rests[table.table] = max(until, self.state.rests.get(table.table, until))
 
     def sweep(self, run: Run, table: TableRun) -> None:
@@ -220,7 +223,7 @@ class RunStore:
             run.reason = failed[0].reason if len(failed) == 1 else f"not read: {names}"
             run.hint = failed[0].hint
         self.count_seconds(run)
-        run.ended = self.ports.now_ms()
+        run.ended = self.executor.now_ms()
         self._disarm(run.id)
         for table in run.tables:
             self.forget(run, table)
@@ -305,14 +308,14 @@ class RunStore:
             DependencyError: nothing is lost: call again.
         """
         if self._controls:
-            self.ports.control(self._controls)
+            self.progress.control(self._controls)
             self._controls = []
         if self._notes:
-            self.ports.notify(self._notes)
+            self.progress.notify(self._notes)
             self._notes = []
         self._save()
         if self._arming:
-            self.ports.control(self._arming)
+            self.progress.control(self._arming)
             self._arming = []
 
     def _save(self) -> None:
@@ -331,7 +334,7 @@ class RunStore:
             records[SIGNALS_KEY] = self.place
         if not records:
             return
-        self.ports.save(records)
+        self.progress.save(records)
         self._pages, self._dirty, self._gone, self._others = {}, {}, set(), {}
         self._kept_place = self.place
 
@@ -356,7 +359,7 @@ class RunStore:
                         self.subject(run),
                         table=table.table,
                         progress=self._progress(run, [table]),
-                        ts_ms=self.ports.now_ms(),
+                        ts_ms=self.executor.now_ms(),
                         paused=run.paused,
                     )
                 )
@@ -374,7 +377,7 @@ class RunStore:
                 table=table.table,
                 status=status,
                 progress=self._progress(run, [table]),
-                ts_ms=self.ports.now_ms(),
+                ts_ms=self.executor.now_ms(),
             )
         )
         if run.paused and not run.over:
@@ -384,18 +387,18 @@ class RunStore:
         """That a run is paused, or is no longer."""
         say = notes.paused if run.paused else notes.resumed
         progress = self._progress(run, run.tables)
-        return say(self.subject(run), progress=progress, ts_ms=self.ports.now_ms())
+        return say(self.subject(run), progress=progress, ts_ms=self.executor.now_ms())
 
     def completed(self, run: Run) -> Notification:
         """That a run has ended well."""
         progress = self._progress(run, run.tables)
-        return notes.completed(self.subject(run), progress=progress, ts_ms=self.ports.now_ms())
+        return notes.completed(self.subject(run), progress=progress, ts_ms=self.executor.now_ms())
 
     def aborted(self, run: Run) -> Notification:
         """That a run has ended otherwise."""
         stopped = [t.table for t in run.tables if t.state != runs.DONE]
         return notes.aborted(
-            self.subject(run), stopped=stopped, ts_ms=self.ports.now_ms(), code=run.code,
+            self.subject(run), stopped=stopped, ts_ms=self.executor.now_ms(), code=run.code,
             reason=run.reason, hint=run.hint,
         )  # fmt: skip
 
@@ -414,7 +417,7 @@ class RunStore:
 
     def count_seconds(self, run: Run) -> None:
         """Counts the time that a run has been reading."""
-        now = self.ports.monotonic()
+        now = self.executor.monotonic()
         since = self._since.get(run.id, now)
         if not run.paused and run.state == runs.READING:
             run.seconds += now - since

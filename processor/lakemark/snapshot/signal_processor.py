@@ -19,7 +19,13 @@ from lakemark.snapshot import notifications as notes
 from lakemark.snapshot import runs, signal_skip, signal_validation
 from lakemark.snapshot.chunks import BY_NO_KEY, INTERNAL, REPORT, is_of_a_table
 from lakemark.snapshot.notifications import Subject
-from lakemark.snapshot.ports import Ports, StreamedTable
+from lakemark.snapshot.ports import (
+    Executor,
+    ProgressStore,
+    SignalSource,
+    StreamedTable,
+    TableReader,
+)
 from lakemark.snapshot.retries import Retries
 from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.runs import Run, TableRun
@@ -48,10 +54,21 @@ class SignalProcessor:
     """Signals in, answers out."""
 
     def __init__(
-        self, state: SnapshotState, ports: Ports, store: RunStore, retries: Retries
+        self,
+        state: SnapshotState,
+        store: RunStore,
+        retries: Retries,
+        *,
+        progress: ProgressStore,
+        source: SignalSource,
+        reader: TableReader,
+        executor: Executor,
     ) -> None:
         self.state = state
-        self.ports = ports
+        self.progress = progress
+        self.source = source
+        self.reader = reader
+        self.executor = executor
         self.store = store
         self.retries = retries
         self._rebuilds: dict[str, str] = {}  # for which a table was allowed a run at once
@@ -93,7 +110,7 @@ class SignalProcessor:
         What a signal needs may be away: it is dealt with later, and the others after it. Runs that
         there are already do not wait for that.
         """
-        now = self.ports.monotonic()
+        now = self.executor.monotonic()
         if now < self._until:
             return
         try:
@@ -107,7 +124,7 @@ class SignalProcessor:
 
     def _answer(self) -> None:
         if not self._signals:
-            self._signals.extend(self.ports.signals())
+            self._signals.extend(self.source.signals())
         while self._signals:
             self.store.keep()
             record = self._signals[0]
@@ -129,7 +146,7 @@ class SignalProcessor:
             self._note(None)
             return
         self._mark = Mark((record.place,), self.process, past.deaths)
-        self.ports.save({HANDLING_KEY: handling.encode(self._mark)})
+        self.progress.save({HANDLING_KEY: handling.encode(self._mark)})
         pipeline = self.state.settings.pipeline
         try:
             self._take(read(record.key, record.value, pipeline=pipeline, unnamed=record.unnamed))
@@ -172,14 +189,14 @@ class SignalProcessor:
         if known is not None:
             self._say_again(known)
             return
-        refusal = self.ports.refusal()
+        refusal = self.source.refusal()
         if refusal is not None:
             self._reject(replace(refusal, id=signal.id))
             return
         world = signal_validation.SignalContext(
-            self.ports.tables(),
-            self.ports.condition,
-            self.ports.reasons_against,
+            self.source.tables(),
+            self.reader.condition,
+            self.source.reasons_against,
         )
         found = signal_validation.accept(signal, world)
         if isinstance(found, Rejection):
@@ -206,7 +223,7 @@ class SignalProcessor:
             stopped += names
             self.store.changed(run)
             self.store.notify(
-                notes.aborted(self.store.subject(run), stopped=names, ts_ms=self.ports.now_ms())
+                notes.aborted(self.store.subject(run), stopped=names, ts_ms=self.executor.now_ms())
             )
             if all(table.over for table in run.tables):
                 done = any(table.state == runs.DONE for table in run.tables)
@@ -221,7 +238,7 @@ class SignalProcessor:
             return
         once = tuple(dict.fromkeys(stopped))
         subject = Subject(signal.id, self.state.settings.pipeline, once)
-        self.store.notify(notes.aborted(subject, stopped=once, ts_ms=self.ports.now_ms()))
+        self.store.notify(notes.aborted(subject, stopped=once, ts_ms=self.executor.now_ms()))
 
     def _pause(self, signal: PauseSnapshot | ResumeSnapshot, *, paused: bool) -> None:
         active = [one for one in self.state.runs.values() if not one.over]
@@ -243,7 +260,10 @@ class SignalProcessor:
         say = notes.paused if paused else notes.resumed
         tables = tuple(dict.fromkeys(name for run in active for name in run.names()))
         self.store.notify(
-            say(Subject(signal.id, self.state.settings.pipeline, tables), ts_ms=self.ports.now_ms())
+            say(
+                Subject(signal.id, self.state.settings.pipeline, tables),
+                ts_ms=self.executor.now_ms(),
+            )
         )
 
     def _set(self, signal: SetSnapshot) -> None:
@@ -265,7 +285,7 @@ class SignalProcessor:
             self.state.pauses.pop(run.id, None)
         self.store.changed(run)
         subject = Subject(signal.id, self.state.settings.pipeline, run.names())
-        self.store.notify(notes.changed(subject, run=run.id, ts_ms=self.ports.now_ms()))
+        self.store.notify(notes.changed(subject, run=run.id, ts_ms=self.executor.now_ms()))
 
     def _say_again(self, run: Run) -> None:
         """The same signal once more: the answer that its run has got so far."""
@@ -274,7 +294,7 @@ class SignalProcessor:
         elif run.over:
             self.store.notify(self.store.aborted(run))
         elif run.state == runs.READING:
-            self.store.notify(notes.started(self.store.subject(run), ts_ms=self.ports.now_ms()))
+            self.store.notify(notes.started(self.store.subject(run), ts_ms=self.executor.now_ms()))
 
     def _reject(self, rejection: Rejection) -> None:
         log.warning(
@@ -283,7 +303,7 @@ class SignalProcessor:
         )  # fmt: skip
         self.store.notify(
             notes.rejected(
-                rejection, pipeline=self.state.settings.pipeline, ts_ms=self.ports.now_ms()
+                rejection, pipeline=self.state.settings.pipeline, ts_ms=self.executor.now_ms()
             )
         )
 
@@ -297,14 +317,14 @@ class SignalProcessor:
                 self.state.rests.pop(name, None)
             if not now.streaming or not _wants(now) or not self.may_queue(name):
                 continue
-            if self.ports.refusal() is not None:
+            if self.source.refusal() is not None:
                 return
             if not self.refused(name):
                 self._repair(name, now)
 
     def may_queue(self, name: str) -> bool:
         """Whether a table may get a run that nobody asked for: it has none, nor just had one."""
-        if self.ports.monotonic() < self.state.rests.get(name, 0.0):
+        if self.executor.monotonic() < self.state.rests.get(name, 0.0):
             return False
         return not any(name in run.names() for run in self.state.open_runs())
 
@@ -313,9 +333,9 @@ class SignalProcessor:
 
         If not, the table gets a run now, and none for some time.
         """
-        self.state.rests[name] = self.ports.monotonic() + self.state.settings.rest
+        self.state.rests[name] = self.executor.monotonic() + self.state.settings.rest
         try:
-            reason = signal_validation.against(name, self.ports.reasons_against)
+            reason = signal_validation.against(name, self.source.reasons_against)
         except LakemarkError as error:
             if not is_of_a_table(error):
                 raise
@@ -335,7 +355,7 @@ class SignalProcessor:
         batch = self.state.stream.batch
         whole = now.resnapshot_since >= 0 or now.reread_missed >= 0 or self._in_vain(name)
         keys = [] if whole else sorted(now.reread or {})
-        texts = self.ports.texts(name, keys)
+        texts = self.reader.texts(name, keys)
         if len(texts) < len(keys) or whole:  # also where a key is none that can be asked for
             run = Run(f"resnapshot-{name}-{batch}", [TableRun(name)])
         else:

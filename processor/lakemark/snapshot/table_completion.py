@@ -12,7 +12,7 @@ row does not meet them. So a sweep can follow the batch that settles the last ch
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunk_splitter import REPAIRS, ChunkSplitter
-from lakemark.snapshot.ports import Ports
+from lakemark.snapshot.ports import Executor, TableReader
 from lakemark.snapshot.retries import Retries
 from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.runs import Run, TableRun
@@ -29,13 +29,16 @@ class TableCompletion:
     def __init__(
         self,
         state: SnapshotState,
-        ports: Ports,
         store: RunStore,
         retries: Retries,
         splitter: ChunkSplitter,
+        *,
+        reader: TableReader,
+        executor: Executor,
     ) -> None:
         self.state = state
-        self.ports = ports
+        self.reader = reader
+        self.executor = executor
         self.store = store
         self.retries = retries
         self.splitter = splitter
@@ -64,12 +67,12 @@ class TableCompletion:
                 self.store.end(run)
 
     def _check(self, run: Run, table: TableRun) -> None:
-        if not self.state.may_read(run, table, self.ports.monotonic()):
+        if not self.state.may_read(run, table, self.executor.monotonic()):
             return
         table.state = runs.CHECKING
         begun = table.begun
         self.retries.ask(
-            lambda: self.ports.fingerprint(table.table),
+            lambda: self.reader.fingerprint(table.table),
             lambda found: self._seen(run, table, begun, found),
             run, table, begun,
         )  # fmt: skip
@@ -101,7 +104,7 @@ class TableCompletion:
             self._settled(run, table, begun, ())
             return
         self.retries.ask(
-            lambda: self.ports.partial_keys(table.table),
+            lambda: self.reader.partial_keys(table.table),
             lambda keys: self._settled(run, table, begun, keys),
             run, table, begun,
         )  # fmt: skip
@@ -112,7 +115,7 @@ class TableCompletion:
         asked = self._asked(table)
         keys = sorted({*partial, *asked}) if table.whole else []
         try:
-            texts = self.ports.texts(table.table, keys)
+            texts = self.reader.texts(table.table, keys)
         except LakemarkError as error:
             self.retries.work_failed(run, table, begun, error)
             return
