@@ -14,7 +14,6 @@ from confluent_kafka import Consumer, TopicPartition
 from lakemark.connectors.postgres import chunk_reader, postgres_session
 from lakemark.connectors.postgres.chunk_reader import PostgresReader
 from lakemark.connectors.postgres.key_sql import key_texts
-from lakemark.connectors.postgres.postgres import read_schemas
 from lakemark.connectors.postgres.postgres_session import Session
 from lakemark.kafka import brokers
 from lakemark.model import chunk_batch
@@ -216,7 +215,7 @@ def test_keys_of_a_list_that_the_table_lacks_become_deletes(
             ),
             [],
         )
-    schema = read_schemas(settings.database, [TABLE], settings.modes, settings={})[TABLE]
+    schema = settings.source.schemas([TABLE])[TABLE]
     columns_of = [schema.column(name) for name in schema.key]
     texts = tuple(key_texts(list(everything), columns_of))
 

@@ -46,8 +46,13 @@ OLD = [
         "chunk",
         {
             **PLACE, "parts": st.dictionaries(st.sampled_from("0123"), WHOLE), "lo": NAMES,
-            "hi": NAMES, "server_start": TEXTS, "timeline": WHOLE,
+            "hi": NAMES, "server": TEXTS,
         },
+        {"position": TEXTS},
+    ),
+    written(
+        "window",
+        {"window": NAMES, "run": NAMES, "oldest": TEXTS, "position": TEXTS, "server": NAMES},
     ),
     written("void", {**PLACE, "reason": TEXTS}),
     written("attempts", {"attempt": WHOLE}),

@@ -266,7 +266,17 @@ def test_a_filter_is_parsed_once_for_all_tables():
 # -- control records --------------------------------------------------------------------------
 
 COMMANDS = ["table-pause", "table-resume", "table-skip", "table-read", "table-resnapshot"]
-OF_SNAPSHOTS = ["run-start", "run-end", "chunk", "void", "attempts", "fence", "sweep", "wake"]
+OF_SNAPSHOTS = [
+    "run-start",
+    "run-end",
+    "chunk",
+    "void",
+    "attempts",
+    "fence",
+    "window",
+    "sweep",
+    "wake",
+]
 TABLES = st.sampled_from([T, "public.b"]) | TEXTS | JSON
 CONTROLS = st.fixed_dictionaries(
     {"type": st.sampled_from([*COMMANDS, *OF_SNAPSHOTS, "new-epoch"]) | JSON},

@@ -92,11 +92,11 @@ def test_only_connectors_know_which_databases_there_are(tmp_path, how):
     made = package(
         tmp_path,
         connectors__postgres__cells="",
-        connectors__registry="def f():\n    from lakemark.connectors.postgres import cells",
         snapshot__chunks=how.format("connectors.postgres.cells"),
-        ops__doctor__doctor="from lakemark.connectors import registry",
+        ops__board="from lakemark.connectors import registry",
+        connectors__registry="from lakemark.connectors.postgres import cells",
     )
-    (found,) = violations(made)
+    (found,) = [line for line in violations(made) if "EDGES" not in line]
     only = "only connectors may import what is in connectors.postgres"
     assert found == f"snapshot.chunks imports connectors.postgres.cells: {only}"
 

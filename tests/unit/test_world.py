@@ -103,7 +103,7 @@ def test_a_process_that_slept_says_nothing_once_another_has_taken_over(
 
 def test_a_table_is_captured_as_soon_as_the_connector_says_so(ours, shop):
     tables = {name: schema_of(name, id="int8") for name in (ORDERS, ITEMS)}
-    asked = SimpleNamespace(forget=lambda: None)
+    asked = SimpleNamespace(forget=lambda: None, drop=lambda: None)
     ours.settings = SimpleNamespace(
         source=SimpleNamespace(schemas=lambda *_, **__: tables, questions=lambda **_: asked)
     )

@@ -51,6 +51,14 @@ class Proof(Protocol):
         in the next.
         """
 
+    @property
+    def place(self) -> bytes:
+        """Of a read that knows its place in the log: a position behind its epoch.
+
+        All events up to it are in what was read, and none behind it. Empty where only open rows
+        can bound what was read.
+        """
+
     def shows(self, watermark: "Watermark") -> bool:
         """Whether the open row, and all that precedes it in the log, is provably in what was read.
 
@@ -61,7 +69,7 @@ class Proof(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """An open row whose commit was acknowledged.
+    """An open row whose commit was acknowledged, or a place in the log that was asked for.
 
     Attributes:
         window: the window's uuid.
@@ -220,12 +228,16 @@ class OpenWindow:
 
 
 class WindowWriter(Protocol):
-    """Writes window rows into the connector's signal table; keeps its session. For one thread."""
+    """Opens and closes windows; keeps its session. For one thread.
+
+    Window rows go into the connector's signal table, so that they come back in the log. A database
+    that knows a read's place in the log (`Proof.place`) writes none: it says where the log ends.
+    """
 
     def write(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
         """Close a window and open the next, in one transaction.
 
-        The row's data are `run` and `oldest`, the name of the server's life as `server`, and as
+        A row's data are `run` and `oldest`, the name of the server's life as `server`, and as
         `bound` the hex of `Watermark.bound`, if there is one.
 
         Args:
@@ -233,7 +245,8 @@ class WindowWriter(Protocol):
             opens: the window that begins; None at the end of a run.
 
         Returns:
-            the acknowledged open row; what was seen afterwards when no window is opened.
+            the acknowledged open row; what was seen afterwards when no window is opened. Where no
+            rows are written, `bound` and `place` are the end of the log.
 
         Raises:
             ConfigError: the table takes no such rows, or they would not come back; the hint mends
@@ -401,6 +414,9 @@ class Database(Protocol):
     """
 
     def __init__(self, access: DatabaseAccess) -> None: ...
+
+    reads_know_their_place: ClassVar[bool]
+    """Whether proofs have a `place`: then no window rows are written."""
 
     # -- what is known without asking it
 

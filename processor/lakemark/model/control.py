@@ -64,6 +64,8 @@ class ChunkComplete(ControlRecord, frozen=True, kw_only=True, tag="chunk"):
         lo: window whose open row bounds the chunk from below.
         hi: window whose close row is the first written after the SELECT ended.
         server: life of the server that was read.
+        position: of a database whose reads know their place in the log: that place (hex), in place
+            of the open row's.
     """
 
     run: str
@@ -74,6 +76,25 @@ class ChunkComplete(ControlRecord, frozen=True, kw_only=True, tag="chunk"):
     lo: str
     hi: str
     server: str | None = None
+    position: str | None = None
+
+
+class WindowPlace(ControlRecord, frozen=True, kw_only=True, tag="window"):
+    """A window row of a database whose reads know their place in the log: none is written there.
+
+    Attributes:
+        window: uuid of the window and which end of it this is.
+        run: what window rows name as their run.
+        oldest: uuid of the oldest window that any chunk, also a future one, may still use.
+        position: where the log ended (hex).
+        server: life of the database server.
+    """
+
+    window: str
+    run: str
+    oldest: str
+    position: str
+    server: str
 
 
 class ChunkVoid(ControlRecord, frozen=True, kw_only=True, tag="void"):
@@ -211,7 +232,7 @@ class Wake(ControlRecord, frozen=True, kw_only=True, tag="wake"):
 
 
 Record = (
-    RunStart | RunEnd | ChunkComplete | ChunkVoid | AttemptsBegin | Fence | Sweep
+    RunStart | RunEnd | ChunkComplete | WindowPlace | ChunkVoid | AttemptsBegin | Fence | Sweep
     | TablePause | TableResume | TableStop | TableSkip | TableRead | TableResnapshot
     | TableRebuild | TableFill | NewEpoch | ControlLost | Wake
 )  # fmt: skip

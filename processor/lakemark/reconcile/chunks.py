@@ -67,6 +67,7 @@ class Manifest(msgspec.Struct, frozen=True):
         lo: window whose open row bounds the chunk from below.
         hi: window whose close row is the first written after the SELECT ended.
         server: life of the server that was read; empty in records of older versions.
+        position: hex, of a read that knows its place in the log: it takes that of `lo`.
     """
 
     run: str
@@ -77,6 +78,7 @@ class Manifest(msgspec.Struct, frozen=True):
     lo: str
     hi: str
     server: str = ""
+    position: str = ""
 
 
 class Attempt(msgspec.Struct):

@@ -20,7 +20,7 @@ its `lo` is the open row of a window this shard has seen since the run was armed
 open row is written, so every touch above such a `lo` is in that batch or later, and remembered.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -36,6 +36,7 @@ from lakemark.model.control import (
     RunEnd,
     RunStart,
     Sweep,
+    WindowPlace,
 )
 from lakemark.reconcile import chunks, key_log
 from lakemark.reconcile.chunks import Attempt, Bounds, Closed, Header, Manifest, Settled
@@ -107,6 +108,7 @@ def fold(
     if now.runs:
         found = [m for blob in records.get(MARKS, ()) for m in changed_keys.unpack_marks(blob)]
         _remember(now, records.get(TOUCHES, ()))
+        found += _said_windows(records.get(CONTROL, ()))
         oldest = _mark(now, sorted(found, key=_mark_order), outputs)
         _take_parts(now, records.get(CHUNK, ()), shard)
         outputs += _decide(now, shard)
@@ -137,6 +139,21 @@ def fold_rows(shard: int, rows: list[Row], before: bytes | None) -> ShardOutcome
     for kind, _, _, blob in sorted(rows):
         records.setdefault(kind, []).append(bytes(blob))
     return fold(before, records, shard=shard) if records else None
+
+
+def _said_windows(records: Iterable[bytes]) -> Iterator[ShardMark]:
+    """Windows of a database whose reads know their place: control records in place of rows."""
+    for blob in records:
+        record = control.decode(blob)
+        if not isinstance(record, WindowPlace):
+            continue
+        position = _position(record.position)
+        if position != positions.LOWEST:
+            data = _WindowData(record.run, record.oldest, record.server)
+            end = record.window.rpartition("-")[2]
+            text = msgspec.json.encode(data).decode()
+            row = WindowRow(record.window, f"snapshot-window-{end}", text)
+            yield ShardMark(changed_keys.WINDOW, "", position, msgspec.json.encode(row))
 
 
 def _mark_order(mark: ShardMark) -> tuple[bytes, str, str, bytes]:
@@ -228,6 +245,7 @@ def _manifest(now: ShardState, record: ChunkComplete) -> None:
         record.lo,
         record.hi,
         record.server or "",
+        record.position or "",
     )
     attempt = _attempt(now, manifest)
     if attempt is not None:
@@ -396,7 +414,11 @@ def _decide(now: ShardState, shard: int) -> list[Output]:
 
 
 def _span(now: ShardState, attempt: Attempt) -> tuple[Window, Window] | None:
-    """The windows of an attempt's `lo` and `hi`, once all has come that it waits for."""
+    """The windows of an attempt's `lo` and `hi`, once all has come that it waits for.
+
+    A read that knows its place in the log waits for its windows, too: only the close row tells
+    that the server which it read has lived on.
+    """
     manifest = attempt.manifest
     low = now.windows.get(manifest.lo) if manifest else None
     high = now.windows.get(manifest.hi) if manifest else None
@@ -404,6 +426,8 @@ def _span(now: ShardState, attempt: Attempt) -> tuple[Window, Window] | None:
         return None
     if now.runs[attempt.run].mode == ORDER_MODE and now.fence < high.close:
         return None
+    if manifest is not None and manifest.position:
+        low = Window(open=_position(manifest.position))
     return low, high
 
 

@@ -207,6 +207,8 @@ class Adapters:
                 "this pipeline has no database to read snapshots from",
                 "add the section database to its configuration",
             )
+        if database_kind(self.connector.settings, self.config.database).reads_know_their_place:
+            return None
         signal = self.connector.signal_table
         if signal is None:
             return Rejection(

@@ -16,6 +16,7 @@ import structlog
 
 from lakemark.connectors.database import Proof
 from lakemark.errors import LakemarkError
+from lakemark.model import positions
 from lakemark.model.control import ChunkComplete
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunk_splitter import ChunkSplitter
@@ -149,7 +150,8 @@ class ChunkScheduler:
         self.state.next_attempt += 1
         chunk.attempt = number
         floor = self.state.windows.floor
-        attempt = ChunkAttempt(number, run, table, at, table.begun, floor)
+        epoch = self.state.stream.epoch
+        attempt = ChunkAttempt(number, run, table, at, table.begun, floor, epoch)
         attempt.at_ms = self.executor.now_ms()
         self.state.attempts[number] = attempt
         spec = ChunkSpec(
@@ -163,7 +165,7 @@ class ChunkScheduler:
             keys=None if chunk.keys is None else tuple(tuple(key) for key in chunk.keys),
             surrogate=run.surrogate,
             opens=self.state.windows.since(floor),
-            epoch=self.state.stream.epoch,
+            epoch=epoch,
             rebuild=self.state.rebuild_of(table.table),
         )
 
@@ -256,6 +258,7 @@ class ChunkScheduler:
                     lo=attempt.lo,
                     hi=attempt.hi,
                     server=result.proof.life,
+                    position=_place(attempt, result.proof),
                 )
             )
 
@@ -303,3 +306,8 @@ class ChunkScheduler:
             self._patience *= 2
             for attempt in [one for one in late if one.number in self.state.attempts]:
                 self.store.void(attempt, "not-decided")
+
+
+def _place(attempt: ChunkAttempt, proof: Proof) -> str | None:
+    """Of a read that knows its place in the log: the position that takes the open row's place."""
+    return positions.of_epoch(attempt.epoch, proof.place).hex() if proof.place else None

@@ -34,6 +34,7 @@ from lakemark.connectors.registry import database_of
 from lakemark.errors import ConfigError, LakemarkError
 from lakemark.kafka import records
 from lakemark.kafka.client_errors import away
+from lakemark.model import positions
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import Boundary, Condition, KeyRange, halves
 from lakemark.settings.config import Config
@@ -196,7 +197,7 @@ def _filed(
         spec.table,
         rows,
         key=chunk.schema.key,
-        position=lo.position(spec.epoch),
+        position=positions.of_epoch(spec.epoch, chunk.proof.place or lo.bound),
         source_ts=read.source_ts,
         run=spec.run if spec.surrogate is None else "",
         rebuild=spec.rebuild,

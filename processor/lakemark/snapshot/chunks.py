@@ -77,7 +77,7 @@ class ChunkSpec:
         attempt: of this read; unique and increasing over all reads of the pipeline.
         span: which keys.
         condition: only rows for which it holds.
-        keys: only these keys, as `key_sql.key_texts` gives them; those that the table does not
+        keys: only these keys, as `Database.key_texts` gives them; those that the table does not
             have become deletes. None for all keys.
         surrogate: column that spans are of; None = the key.
         shards: number of shards, fixed with the checkpoint.
@@ -135,7 +135,7 @@ class ChunkResult:
         proof: of what the read saw; also known of an error that came after it.
         fingerprint: `TableSchema.fingerprint` of the table when it was read.
         bad: (canonical key, reason code) of rows with a value that the connector cannot carry
-            either, see `postgres_chunks.RowsOfSnapshot`; the first `MAX_BAD`.
+            either, see `RowsOfSnapshot`; the first `MAX_BAD`.
         bad_rows: how many there are.
         clamped: values clamped to what Delta can hold.
         lo: window whose position the rows of a data file have; empty without a file.

@@ -22,7 +22,8 @@ import structlog
 
 from lakemark.connectors.database import OpenWindow, Proof, Watermark
 from lakemark.errors import ConfigError, LakemarkError
-from lakemark.model.control import AttemptsBegin
+from lakemark.model import positions
+from lakemark.model.control import AttemptsBegin, WindowPlace
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunk_scheduler import ChunkScheduler
 from lakemark.snapshot.chunk_splitter import ChunkSplitter
@@ -257,13 +258,19 @@ class Coordinator:
                 failure = error
                 self.state.inbox.put(lambda: self._tick_failed(failure))
             else:
-                self.state.inbox.put(lambda: self._ticked(seen))
+                self.state.inbox.put(lambda: self._ticked(seen, closes, opens))
 
         self.ports.submit_tick(tick)
         self.ticking = True
 
-    def _ticked(self, seen: Watermark | Proof) -> None:
+    def _ticked(
+        self, seen: Watermark | Proof, closes: OpenWindow | None, opens: OpenWindow | None
+    ) -> None:
         self.ticking = False
+        proof = seen.after if isinstance(seen, Watermark) else seen
+        for end, window in (("close", closes), ("open", opens)):
+            if proof.place and window is not None:
+                self._say_window(window, end, proof)
         if isinstance(seen, Watermark):
             self.state.windows.open(seen, self.state.windows_in_use())
             self.opened_ms = self.ports.now_ms()
@@ -278,6 +285,18 @@ class Coordinator:
         if not isinstance(error, ConfigError) or error.retried:
             raise error
         self.store.fail_all(error)
+
+    def _say_window(self, window: OpenWindow, end: str, proof: Proof) -> None:
+        """Says what a window row would say; its place in the log is known already."""
+        self.store.say(
+            WindowPlace(
+                window=f"{window.uuid}-{end}",
+                run=window.run,
+                oldest=str(window.oldest),
+                position=positions.of_epoch(self.state.stream.epoch, proof.place).hex(),
+                server=proof.life,
+            )
+        )
 
     def _window(self, uuid: str, oldest: str) -> OpenWindow | None:
         if not uuid:

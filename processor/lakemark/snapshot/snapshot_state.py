@@ -68,6 +68,7 @@ class ChunkAttempt:
     Attributes:
         begun: `TableRun.begun` when it was given out: a table that began again ignores it.
         floor: oldest window that it may take as its `lo`.
+        epoch: of positions when it was given out.
         result: what was read; None while it is being read.
         lo, hi: its windows, once known.
         shards: that have settled it.
@@ -82,6 +83,7 @@ class ChunkAttempt:
     chunk: int
     begun: int
     floor: str
+    epoch: int = 0
     result: ChunkResult | None = None
     lo: str = ""
     hi: str = ""

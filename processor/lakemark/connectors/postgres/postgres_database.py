@@ -60,7 +60,8 @@ class PostgresDatabase(Database):
     def __init__(self, access: DatabaseAccess) -> None:
         self._access = access
 
-    checks = (*checks_database.CHECKS, *checks_tables.CHECKS)
+    reads_know_their_place = False
+    checks = tuple(dict.fromkeys((*checks_database.CHECKS, *checks_tables.CHECKS)))
 
     @staticmethod
     def check_url(database: DatabaseConfig) -> None:

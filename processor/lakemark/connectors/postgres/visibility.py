@@ -81,6 +81,11 @@ class Snapshot:
         """See `Proof`."""
         return str(self.server)
 
+    @property
+    def place(self) -> bytes:
+        """See `Proof`: which transactions a snapshot shows does not say where the log was."""
+        return b""
+
     def shows(self, watermark: Watermark) -> bool:
         """See `Proof`: the xmin rule."""
         after = watermark.after

@@ -1,0 +1,37 @@
+"""PostgreSQL as a `Database`: the contract that every database inherits, on a real server."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from lakemark.connectors.database import DatabaseAccess
+from lakemark.connectors.postgres.postgres_database import PostgresDatabase
+from lakemark.connectors.registry import database_of
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.settings.config import DatabaseConfig
+from stack.local import Database
+from tests.kit.database_contract import MOST, DatabaseContract
+
+
+@dataclass
+class Postgres:
+    source: Database
+    database: PostgresDatabase
+    only_three: str = "v = 'v3'"
+    no_filter: str = "pg_sleep(1) IS NULL"
+
+    def put(self, key: int, v: str) -> None:
+        self.source.execute("INSERT INTO t VALUES (%s, %s)", [key, v])
+
+
+class TestPostgres(DatabaseContract):
+    @pytest.fixture
+    def served(self, database: Database):
+        database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text NOT NULL)")
+        database.execute(
+            f"INSERT INTO t SELECT n, 'v' || n FROM generate_series(0, {MOST - 1}) AS n"
+        )
+        config = DatabaseConfig(url=database.dsn)
+        found = database_of(DatabaseAccess(config, HandlingModes(), {}))
+        assert isinstance(found, PostgresDatabase)
+        return Postgres(database, found)

@@ -1,0 +1,303 @@
+"""A small database in memory, whose reads know their place in the log: nothing like PostgreSQL.
+
+It has tables of whole numbers (`id`, the key) and texts (`v`). A filter is a text that `v` equals.
+What it is asked goes the way of any database: `registered` puts it into the registry.
+"""
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pyarrow as pa
+
+from lakemark.connectors import registry
+from lakemark.connectors.catalog_facts import SourceFacts, TableFacts
+from lakemark.connectors.database import (
+    CapturedTables,
+    ChunkRows,
+    Database,
+    DatabaseAccess,
+    Examination,
+    LogWatch,
+    OpenWindow,
+    PlannedTables,
+    Proof,
+    RowsOfSnapshot,
+    SlotSeen,
+    TableCut,
+    Watermark,
+)
+from lakemark.connectors.refusals import Refusal
+from lakemark.errors import RefusedError, TableError
+from lakemark.model.columns import Column
+from lakemark.model.findings import fine
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key_ranges import WHOLE, Boundary, Condition, KeyRange, ranges
+from lakemark.model.schema import TableSchema
+from lakemark.settings.config import DatabaseConfig
+from tests.kit.shop import schema_of
+
+CLASS = "org.example.ToyConnector"
+SETTINGS = {"connector.class": CLASS}
+
+
+@dataclass
+class ToyServer:
+    """What a toy database has.
+
+    Attributes:
+        tables: `v` by key, by table.
+        place: where its log ends, a position behind its epoch.
+        life: name of its life.
+    """
+
+    tables: dict[str, dict[int, str]] = field(default_factory=dict)
+    place: Callable[[], bytes] = lambda: bytes(16)
+    life: str = "the first"
+
+    def rows(self, table: str) -> dict[int, str]:
+        if table not in self.tables:
+            raise TableError(f"there is no table {table}", code="table-gone", hint="name another")
+        return self.tables[table]
+
+
+@contextmanager
+def registered(server: ToyServer) -> Iterator[DatabaseConfig]:
+    """Connectors of `CLASS` have this database while the block runs; gives its address."""
+
+    class Served(ToyDatabase):
+        def __init__(self, access: DatabaseAccess) -> None:
+            super().__init__(access, server)
+
+    known = {**registry.DATABASES, CLASS: ("toy", lambda: Served)}
+    with patch.object(registry, "DATABASES", known):
+        yield DatabaseConfig.model_construct(url="toy://memory")
+
+
+@dataclass(frozen=True)
+class ToyProof:
+    """What was read is all that the log had up to a place, and nothing behind it."""
+
+    life: str
+    place: bytes
+
+    def shows(self, watermark: Watermark) -> bool:
+        return watermark.after.life == self.life and watermark.bound <= self.place
+
+
+class ToyReader:
+    def __init__(self, server: ToyServer) -> None:
+        self.server = server
+
+    def read(
+        self,
+        table: str,
+        *,
+        span: KeyRange = WHOLE,
+        condition: Condition | None = None,
+        keys: Sequence[Boundary] | None = None,
+        surrogate: str | None = None,
+    ) -> ChunkRows:
+        rows = self.server.rows(table)
+        found = {k: v for k, v in rows.items() if _chosen(k, v, span, condition, surrogate)}
+        absent = None
+        if keys is not None:
+            wanted = [int(key) for (key,) in keys]
+            gone = dict.fromkeys((k for k in wanted if k not in rows), None)
+            found = {k: v for k, v in found.items() if k in wanted}
+            absent = self._rows(table, gone, "id")
+        return ChunkRows(self._rows(table, found, "id", "v"), absent, source_ts=0)
+
+    def _rows(self, table: str, rows: Mapping[int, str | None], *names: str) -> RowsOfSnapshot:
+        columns = {"id": pa.array(rows, pa.int64()), "v": pa.array(rows.values(), pa.string())}
+        keys = pa.array([b"[%d]" % key for key in rows], pa.binary())
+        proof = ToyProof(self.server.life, self.server.place())
+        chosen = pa.table({name: columns[name] for name in names})
+        return RowsOfSnapshot(chosen, pa.chunked_array([keys]), _schema(table), proof)
+
+    def middle(
+        self, table: str, span: KeyRange, *, condition: Condition | None, surrogate: str | None
+    ) -> Boundary | None:
+        found = _ordered(self.server.rows(table), span, condition, surrogate)
+        return None if len(found) < 2 else (str(found[len(found) // 2 - 1]),)
+
+    def close(self) -> None:
+        """There is no session."""
+
+
+def _schema(table: str) -> TableSchema:
+    return schema_of(table, id="int8", v="text")
+
+
+def _value(key: int, v: str, surrogate: str | None) -> int | str:
+    return v if surrogate == "v" else key
+
+
+def _chosen(
+    key: int, v: str, span: KeyRange, condition: Condition | None, surrogate: str | None
+) -> bool:
+    one = _value(key, v, surrogate)
+    after, upto = (None if b is None else type(one)(b[0]) for b in (span.after, span.upto))
+    inside = (after is None or one > after) and (upto is None or one <= upto)
+    return inside and (condition is None or condition.parameters == (v,))
+
+
+def _ordered(
+    rows: Mapping[int, str], span: KeyRange, condition: Condition | None, surrogate: str | None
+) -> list[int | str]:
+    found = {_value(k, v, surrogate) for k, v in rows.items() if _chosen(k, v, span, condition, surrogate)}  # fmt: skip
+    return sorted(found)
+
+
+class ToyWindows:
+    """Writes nothing: says where the log ends."""
+
+    def __init__(self, server: ToyServer) -> None:
+        self.server = server
+
+    def write(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
+        proof = ToyProof(self.server.life, self.server.place())
+        return proof if opens is None else Watermark(str(opens.uuid), proof, proof.place)
+
+    def drop(self) -> None:
+        """There is no session."""
+
+    def cancel(self) -> None:
+        """Nothing waits."""
+
+
+class ToyQuestions:
+    def __init__(self, server: ToyServer) -> None:
+        self.server = server
+
+    def condition(self, table: str, text: str) -> Condition:
+        ToyDatabase.check_condition(text)
+        return Condition("v equals", (text,))
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+    def key_columns(self, table: str) -> list[Column]:
+        return [_schema(table).column("id")] if table in self.server.tables else []
+
+    def blocker(self, proof: Proof) -> str:
+        return "nobody"
+
+    def drop(self) -> None:
+        """There is no session."""
+
+
+class ToyWatch:
+    def __init__(self, server: ToyServer) -> None:
+        self.server = server
+
+    def slot(self, name: str) -> SlotSeen | None:
+        return None
+
+    def there(self, tables: frozenset[str]) -> frozenset[str]:
+        return tables & self.server.tables.keys()
+
+    def close(self) -> None:
+        """There is no session."""
+
+
+class ToyDatabase(Database):
+    reads_know_their_place = True
+    checks = ("database",)
+
+    def __init__(self, access: DatabaseAccess, server: ToyServer) -> None:
+        self.access, self.server = access, server
+
+    @staticmethod
+    def check_url(database: DatabaseConfig) -> None:
+        """Any will do."""
+
+    @staticmethod
+    def check_condition(text: str) -> None:
+        if not text.isalnum():
+            raise RefusedError("a filter is a text", code="bad-condition", hint="write v1")
+
+    @staticmethod
+    def check_file(file: Path) -> None:
+        """Any will do."""
+
+    @staticmethod
+    def schemas_of_file(file: Path, modes: HandlingModes) -> dict[str, TableSchema]:
+        return {}
+
+    @staticmethod
+    def key_texts(keys: Sequence[bytes], columns: Sequence[Column]) -> list[Boundary]:
+        try:
+            return [(str(value),) for key in keys for (value,) in [msgspec.json.decode(key, type=list[int])]]  # fmt: skip
+        except (msgspec.DecodeError, ValueError):
+            raise TableError("no such key", code="key-unreadable", hint="correct it") from None
+
+    @staticmethod
+    def committed_position(
+        entries: Sequence[Mapping[str, Any]], epoch: int, *, server: str
+    ) -> bytes:
+        return b""
+
+    def schemas(
+        self, tables: Sequence[str] | None, *, captured: Container[str] | None = None
+    ) -> dict[str, TableSchema]:
+        names = self.server.tables if tables is None else tables
+        chosen = tables is not None or captured is None
+        return {t: _schema(t) for t in names if t in self.server.tables and (chosen or t in captured)}  # fmt: skip
+
+    def table_names(self) -> list[str]:
+        return list(self.server.tables)
+
+    def reasons_against(self, table: str) -> list[Refusal]:
+        self.server.rows(table)
+        return []
+
+    def cut(
+        self,
+        table: str,
+        chunk_rows: int,
+        *,
+        condition: Condition | None = None,
+        surrogate: str | None = None,
+        within: KeyRange = WHOLE,
+    ) -> TableCut:
+        rows = self.server.rows(table)
+        found = _ordered(rows, within, condition, surrogate)
+        edges = [(str(one),) for one in found[chunk_rows - 1 : -1 : chunk_rows]]
+        return TableCut(tuple(ranges(edges, within=within)), _schema(table), len(rows))
+
+    def reader(self) -> ToyReader:
+        return ToyReader(self.server)
+
+    def window_writer(self, table: str, *, name: str) -> ToyWindows:
+        return ToyWindows(self.server)
+
+    def questions(self, *, name: str) -> ToyQuestions:
+        return ToyQuestions(self.server)
+
+    def examine(
+        self, connector: CapturedTables | None, *, streams: bool, chosen: bool
+    ) -> Examination:
+        tables = None if connector is None else [t for t in self.server.tables if t in connector.tables]  # fmt: skip
+        return Examination([fine("database", "toy", "answers")], tables)
+
+    def planned_tables(self, connector: CapturedTables) -> PlannedTables:
+        names = [table for table in self.server.tables if table in connector.tables]
+        sizes = [(table, len(self.server.tables[table]), 0) for table in names]
+        return PlannedTables(self.schemas(names), sizes, chunk_bytes=1 << 20)
+
+    def log_watch(self, *, name: str, within: timedelta) -> LogWatch:
+        return ToyWatch(self.server)
+
+    def look(self, wanted: Callable[[str], bool], *, known: Iterable[int] = ()) -> SourceFacts:
+        raise NotImplementedError("nobody watches its catalog")
+
+    def missing_values(
+        self, facts: TableFacts, missing: Mapping[str, str]
+    ) -> dict[str, pa.Array | None]:
+        return {}
