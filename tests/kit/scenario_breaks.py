@@ -13,9 +13,9 @@ import pytest
 from lakemark.connectors.database import Watermark
 from lakemark.connectors.postgres.visibility import Snapshot
 from lakemark.model import net_change, positions
+from lakemark.model.control import ORDER_MODE, TABLE_MODE
 from lakemark.model.events import Kind
 from lakemark.reconcile import chunks, key_log, window
-from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
 from lakemark.sink import key_changes
 from lakemark.snapshot import windows
 from lakemark.source import changed_keys

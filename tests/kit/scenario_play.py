@@ -17,8 +17,8 @@ import msgspec
 from lakemark.connectors.database import Watermark
 from lakemark.connectors.postgres.visibility import Server, Snapshot
 from lakemark.model import change_batch, chunk_batch, net_change, positions
+from lakemark.model.control import ORDER_MODE, TABLE_MODE
 from lakemark.reconcile import window
-from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
 from lakemark.snapshot.windows import Windows
 from lakemark.source.changed_keys import shard_of
 from tests.kit.log_model import STEP, TABLE, Row, Shape

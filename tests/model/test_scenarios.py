@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import pytest
 
 from lakemark.connectors.postgres.visibility import Snapshot
+from lakemark.model.control import ORDER_MODE, TABLE_MODE
 from lakemark.reconcile import window
-from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
 from tests.kit.fake_world import ORDERS, FakeWorld
 from tests.kit.nightly import NIGHTLY
 from tests.kit.scenario_breaks import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lakemark.errors import StateVersionError
 from lakemark.model import positions
-from lakemark.model.control import converted
+from lakemark.model.control import ORDER_MODE, TABLE_MODE, converted
 from lakemark.reconcile import state, window
 from lakemark.reconcile.state import ArmedRun, ShardState, Window, decode_state, encode_state
 from lakemark.source import changed_keys
@@ -210,10 +210,10 @@ def test_runs_that_are_armed_again_keep_their_tables_and_take_the_new_mode():
 
     shard = Shard()
     shard.batch(control=[armed(attempt=7)])
-    assert shard.now.runs == {"r1": ArmedRun([A, B], state.TABLE_MODE, "r1")}
+    assert shard.now.runs == {"r1": ArmedRun([A, B], TABLE_MODE, "r1")}
     assert shard.now.closed.below == 7
-    shard.batch(control=[armed(attempt=9, tables=["x"], mode=state.ORDER_MODE, windows="w")])
-    assert shard.now.runs == {"r1": ArmedRun([A, B], state.ORDER_MODE, "r1")}
+    shard.batch(control=[armed(attempt=9, tables=["x"], mode=ORDER_MODE, windows="w")])
+    assert shard.now.runs == {"r1": ArmedRun([A, B], ORDER_MODE, "r1")}
     shard.batch(control=[start("r2")])
     assert shard.now.closed.below == 7, "attempts go on under a run that is armed"
 

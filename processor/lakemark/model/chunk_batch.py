@@ -7,7 +7,7 @@ packet then has their keys and says in `at` which row of the file each is.
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
@@ -48,6 +48,26 @@ class ChunkFile:
     columns: pa.Schema
     stats: str = "{}"
     run: str = ""
+
+
+class WriteFile(Protocol):
+    """Writes rows of chunks to data files that their tables may have as they are; picklable."""
+
+    def wanted(self, table: str) -> bool:
+        """Whether rows of a table go to files."""
+
+    def __call__(
+        self,
+        table: str,
+        rows: pa.Table,
+        *,
+        key: Sequence[str],
+        position: bytes,
+        source_ts: int,
+        run: str,
+        rebuild: str,
+    ) -> ChunkFile | None:
+        """Writes them; None if a key is there twice. Raises DependencyError, TableError."""
 
 
 def reads(

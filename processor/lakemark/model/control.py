@@ -15,6 +15,8 @@ from lakemark.model.fills import Fill
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """A number that fits into a state."""
+TABLE_MODE: Final = "table"
+ORDER_MODE: Final = "order"
 
 
 class ControlRecord(

@@ -10,6 +10,7 @@ import msgspec
 
 from lakemark.errors import StateVersionError
 from lakemark.model import positions
+from lakemark.model.control import TABLE_MODE
 from lakemark.reconcile.chunks import Attempt, Closed
 
 VERSION: Final = 3
@@ -17,9 +18,6 @@ _MAGIC: Final = b"LKMW"
 # Who wrote a blob of another version, and what to do.
 _NEWER: Final = ("a newer one", "a newer one")
 _OLDER: Final = ("an older one", "start a new checkpoint and snapshot the tables again")
-
-TABLE_MODE: Final = "table"
-ORDER_MODE: Final = "order"
 
 
 class Window(msgspec.Struct):

@@ -28,6 +28,8 @@ import pyarrow as pa
 
 from lakemark.model import change_batch, control, positions
 from lakemark.model.control import (
+    ORDER_MODE,
+    TABLE_MODE,
     AttemptsBegin,
     ChunkComplete,
     ChunkVoid,
@@ -52,8 +54,6 @@ from lakemark.reconcile.outputs import (
     Swept,
 )
 from lakemark.reconcile.state import (
-    ORDER_MODE,
-    TABLE_MODE,
     ArmedRun,
     ShardState,
     Window,

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from lakemark.model.chunk_batch import ChunkFile
+from lakemark.model.chunk_batch import WriteFile
 from lakemark.model.columns import Column
 from lakemark.model.fills import Fill
 from lakemark.settings.config import Config
@@ -71,26 +71,6 @@ class TableReader(Protocol):
         Args:
             key: columns of the key under the source's names, in key order.
         """
-
-
-class WriteFile(Protocol):
-    """Writes rows of chunks to data files that their tables may have as they are; picklable."""
-
-    def wanted(self, table: str) -> bool:
-        """Whether rows of a table go to files."""
-
-    def __call__(
-        self,
-        table: str,
-        rows: pa.Table,
-        *,
-        key: Sequence[str],
-        position: bytes,
-        source_ts: int,
-        run: str,
-        rebuild: str,
-    ) -> ChunkFile | None:
-        """Writes them; None if a key is there twice. Raises DependencyError, TableError."""
 
 
 class TableFormat(Protocol):

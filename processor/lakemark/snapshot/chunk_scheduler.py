@@ -28,7 +28,7 @@ from lakemark.snapshot.chunks import (
     ChunkSpec,
     blinded,
 )
-from lakemark.snapshot.ports import Executor, TableReader
+from lakemark.snapshot.ports import Executor, SourceReader
 from lakemark.snapshot.retries import Retries
 from lakemark.snapshot.run_store import RunStore, place_of
 from lakemark.snapshot.runs import Run, TableRun
@@ -56,7 +56,7 @@ class ChunkScheduler:
         retries: Retries,
         splitter: ChunkSplitter,
         *,
-        reader: TableReader,
+        reader: SourceReader,
         executor: Executor,
     ) -> None:
         self.state = state

@@ -11,7 +11,7 @@ from lakemark.errors import LakemarkError
 from lakemark.model.key_ranges import CUT_TIMEOUT, Condition, KeyRange
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, TOO_LARGE, ChunkError
-from lakemark.snapshot.ports import Cut, TableReader
+from lakemark.snapshot.ports import Cut, SourceReader
 from lakemark.snapshot.retries import Retries
 from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.runs import Chunk, Run, TableRun
@@ -29,7 +29,7 @@ class ChunkSplitter:
     """The cuts of all runs."""
 
     def __init__(
-        self, state: SnapshotState, store: RunStore, retries: Retries, *, reader: TableReader
+        self, state: SnapshotState, store: RunStore, retries: Retries, *, reader: SourceReader
     ) -> None:
         self.state = state
         self.reader = reader

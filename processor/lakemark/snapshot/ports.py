@@ -127,7 +127,7 @@ class SignalSource(Protocol):
         """
 
 
-class TableReader(Protocol):
+class SourceReader(Protocol):
     """Asks the database about tables, and reads them.
 
     Raises (all but `read`): LakemarkError.
@@ -195,5 +195,5 @@ class Executor(Protocol):
         """A new window's name."""
 
 
-class Ports(ProgressStore, SignalSource, TableReader, WindowLog, Executor, Protocol):
+class Ports(ProgressStore, SignalSource, SourceReader, WindowLog, Executor, Protocol):
     """All of them, as one object may be; each part of the coordinator takes what it uses."""

@@ -17,8 +17,16 @@ import msgspec
 import structlog
 
 from lakemark.errors import LakemarkError
-from lakemark.model.control import ChunkVoid, ControlRecord, RunEnd, RunStart, Sweep, TableRead
-from lakemark.reconcile.state import ORDER_MODE, TABLE_MODE
+from lakemark.model.control import (
+    ORDER_MODE,
+    TABLE_MODE,
+    ChunkVoid,
+    ControlRecord,
+    RunEnd,
+    RunStart,
+    Sweep,
+    TableRead,
+)
 from lakemark.snapshot import notifications as notes
 from lakemark.snapshot import runs
 from lakemark.snapshot.notifications import Notification, Progress, ScanStatus, Subject

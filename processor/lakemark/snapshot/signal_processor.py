@@ -23,8 +23,8 @@ from lakemark.snapshot.ports import (
     Executor,
     ProgressStore,
     SignalSource,
+    SourceReader,
     StreamedTable,
-    TableReader,
 )
 from lakemark.snapshot.retries import Retries
 from lakemark.snapshot.run_store import RunStore
@@ -61,7 +61,7 @@ class SignalProcessor:
         *,
         progress: ProgressStore,
         source: SignalSource,
-        reader: TableReader,
+        reader: SourceReader,
         executor: Executor,
     ) -> None:
         self.state = state

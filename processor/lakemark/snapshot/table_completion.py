@@ -12,7 +12,7 @@ row does not meet them. So a sweep can follow the batch that settles the last ch
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunk_splitter import REPAIRS, ChunkSplitter
-from lakemark.snapshot.ports import Executor, TableReader
+from lakemark.snapshot.ports import Executor, SourceReader
 from lakemark.snapshot.retries import Retries
 from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.runs import Run, TableRun
@@ -33,7 +33,7 @@ class TableCompletion:
         retries: Retries,
         splitter: ChunkSplitter,
         *,
-        reader: TableReader,
+        reader: SourceReader,
         executor: Executor,
     ) -> None:
         self.state = state
