@@ -4,7 +4,7 @@ import json
 import random
 from xml.etree.ElementTree import Element
 
-from tests.kit.durations import FILE, UNKNOWN_S, group_of, measured, ranked
+from tests.kit.durations import UNKNOWN_S, group_of, measured, ranked
 
 SPARK, FAULTS = "tests/spark/test_a.py::test_b", "tests/faults/test_long.py::test_{}[x/y.py]"
 UNIT = "tests/unit/test_u.py::TestU::test_{}"
@@ -40,9 +40,3 @@ def test_the_longest_group_is_first_and_stays_in_its_order(tmp_path):
     assert by_rank[2:] == ordered[2:]
     assert {*by_rank[:2]} == {*ordered[:2]}
     assert 27 < UNKNOWN_S < 80
-
-
-def test_the_groups_that_it_knows_are_there():
-    for group in json.loads(FILE.read_text()):
-        if "::" not in group:
-            assert (FILE.parent / group).exists(), f"{group}: python -m tests.kit.durations anew"
