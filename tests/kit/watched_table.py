@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ENDS_S = 60.0
-REST_S = 0.2
+REST_S = 0.5
 """Between two looks, which would else take all that is left of a processor."""
 
 Read = Callable[[str, int], list[object]]
