@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from lakemark.errors import TableError
 from lakemark.sink.delta import delta_rs
+from tests.kit.nightly import NIGHTLY
 from tests.kit.sink_contract import COLUMNS, SinkContract, row
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 
@@ -45,18 +46,21 @@ class SparkEngine:
     committed = staticmethod(delta_rs.committed)
 
     def read(self, path):
-        """By delta-rs, whose scan knows deletion vectors: two readers, one content."""
+        """By delta-rs, whose scan knows deletion vectors."""
         table = DeltaTable(path)
         schema = pa.schema(table.schema().to_arrow())
-        by_rust = pa.table(table.scan()).select(schema.names).cast(schema)
-        by_spark = self.spark.read.format("delta").load(path)
-        assert by_spark.count() == by_rust.num_rows
-        return by_rust
+        return pa.table(table.scan()).select(schema.names).cast(schema)
+
+
+# delta-rs merges by the same text (`merge_sql`) and has all of them in every run.
+BY_NIGHT = {"test_rules[soft]", "test_truncate[hard]"}
 
 
 class TestSpark(SinkContract):
     @pytest.fixture
-    def engine(self, spark):
+    def engine(self, spark, request):
+        if request.node.name in BY_NIGHT and not NIGHTLY:
+            pytest.skip("HYPOTHESIS_PROFILE=nightly has it")
         return SparkEngine(spark)
 
 
@@ -94,6 +98,10 @@ def test_a_table_moves_over_and_not_back(spark, engine, tmp_path):
     assert (done.deleted, done.rows, done.files) == (6, 4, 1)
     assert "deletionVectors" in (DeltaTable(path).protocol().reader_features or ())
     assert sorted(engine.read(path).column("id").to_pylist()) == ["6", "7", "8", "9"]
+    by_spark = spark.read.format("delta").load(path).select("id").collect()
+    assert sorted(found.id for found in by_spark) == ["6", "7", "8", "9"], (
+        "two readers, one content"
+    )
     assert not list(Path(path, "_lakemark", "staged").glob("*"))
     assert delta_rs.read_rows(path, pa.table({"id": ["5", "6"]})).num_rows == 1
 
@@ -129,8 +137,8 @@ def test_another_attempt_of_a_task_changes_nothing(spark, engine, tmp_path):
     engine.ensure(path, table_schema(COLUMNS), key=("id",))
     more = {"key": ["id"], "app_id": "q/t/stream"}
     seconds = 0
-    for version in range(1, 4):
-        changes = [upsert(row(str(i), f"v{version}"), at(version)) for i in range(3000)]
+    for version in (1, 2):
+        changes = [upsert(row(str(i), f"v{version}"), at(version)) for i in range(1000)]
         rows = write_set(changes, COLUMNS)
         merged = threading.Event()
 
@@ -155,9 +163,9 @@ def test_another_attempt_of_a_task_changes_nothing(spark, engine, tmp_path):
         )
         assert repeated.skipped
         found = engine.read(path)
-        assert found.num_rows == 3000
+        assert found.num_rows == 1000
         assert set(found.column("a").to_pylist()) == {f"v{version}"}
-    assert seconds >= 3
+    assert seconds >= 2
 
 
 def test_a_failed_statement_leaves_no_settings_behind(spark, engine, tmp_path, monkeypatch):
