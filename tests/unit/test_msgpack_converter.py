@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from lakemark.converters.registry import CONVERTERS
+from lakemark.converters.registry import CONVERTERS, JSON, converter_named
+from tests.kit.connector_settings import parse
 from tests.kit.converter_contract import ConverterContract
 from tests.kit.memory_pipeline import Broker
 from tests.kit.msgpack_converter import NAME, MsgpackConverter, PackedBroker, pack
@@ -30,6 +31,16 @@ class TestMsgpack(ConverterContract):
 
     def key(self, row):
         return pack(row)
+
+
+def test_a_connector_that_writes_so_is_read_so():
+    (java_class,) = MsgpackConverter.java_classes
+    settings = {"key.converter": java_class, "value.converter": java_class}
+    found = parse(settings)
+    assert [p.path for p in found.problems if not p.warning] == []
+    assert converter_named(found.settings) == NAME
+    assert converter_named(parse({}).settings) == JSON
+    assert [p for p in parse({"value.converter": "x.Unknown"}).problems if not p.warning]
 
 
 @pytest.mark.parametrize("seed", range(3))

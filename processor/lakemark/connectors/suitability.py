@@ -223,6 +223,13 @@ def void_options(settings: Mapping[str, str]) -> list[str]:
     )
 
 
+def _is_read(java_class: str) -> bool:
+    """Whether there is a converter for records of this class of Connect's."""
+    from lakemark.converters.registry import CONVERTERS  # noqa: PLC0415 - slow, and seldom needed
+
+    return any(java_class in converter.java_classes for converter in CONVERTERS.values())
+
+
 def _converters(settings: Mapping[str, str], config: Config) -> Iterator[Mistake]:
     for side in ("key", "value"):
         setting = f"{side}.converter"
@@ -234,9 +241,9 @@ def _converters(settings: Mapping[str, str], config: Config) -> Iterator[Mistake
                 f"is not set, so the worker's default decides{also}",
                 f"set it to {_JSON}, or be sure that the worker does",
             )
-        elif java_class != _JSON:
+        elif java_class != _JSON and not _is_read(java_class):
             yield _error(setting, f"{java_class} is not supported yet", f"set it to {_JSON}")
-        elif side == "value" and _is(settings, _NULLS, default="true"):
+        elif java_class == _JSON and side == "value" and _is(settings, _NULLS, default="true"):
             yield _warning(
                 _NULLS,
                 "is not false: NULL in a column that has a default arrives as the default",
