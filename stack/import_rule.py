@@ -12,6 +12,7 @@ Imports inside functions count. Those for the type checker alone count too, but 
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -127,10 +128,16 @@ def imports_of(package: Path = PACKAGE, *, typed: bool = False) -> tuple[Imports
     ours: Imports = {}
     libraries: Imports = {}
     for name, path in paths.items():
-        found = _imports(ast.parse(path.read_text(encoding="utf-8")), typed=typed)
+        found = _imports(parsed(path.read_text(encoding="utf-8")), typed=typed)
         ours[name] = {m for i in found if (m := _module(i, set(paths)))} - {name}
         libraries[name] = {imported.partition(".")[0] for imported in found} - {"lakemark"}
     return ours, libraries
+
+
+@cache
+def parsed(text: str) -> ast.Module:
+    """Return the tree of a source, not to be changed: several figures read each."""
+    return ast.parse(text)
 
 
 def _name(path: Path, package: Path) -> str:

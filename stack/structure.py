@@ -15,7 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from stack.import_rule import PACKAGE, Imports, group, imports_of, reached
+from stack.import_rule import PACKAGE, Imports, group, imports_of, parsed, reached
 
 ROOT: Final = PACKAGE.parents[1]
 LIMITS: Final[Mapping[str, int]] = {
@@ -78,7 +78,7 @@ def doubled(package: Path = PACKAGE) -> list[str]:
 
 
 def _classes(path: Path) -> Iterator[str]:
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in parsed(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield node.name
 
