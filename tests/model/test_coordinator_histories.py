@@ -178,7 +178,7 @@ class History:
         return {name for name, now in self.world.stream.tables.items() if now.reread}
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100, nightly=2000))
 @given(st.data())
 def test_every_run_ends_and_no_row_is_lost(data):
     def draw(choices):

@@ -126,7 +126,11 @@ def check(out: Headers, values: list[bytes | None]) -> None:
             assert json.loads(values[at])  # what counts as a change is valid JSON as a whole
 
 
-@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=examples(150, nightly=3000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(VALUES, st.lists(KEYS, min_size=6, max_size=6), IDENTITIES, st.sampled_from([600, 1 << 20]))
 def test_any_bytes(values, keys, identity, max_bytes):
     options = {"identity": identity, "epoch": 1, "max_bytes": max_bytes}
@@ -134,7 +138,11 @@ def test_any_bytes(values, keys, identity, max_bytes):
     check(out, values)
 
 
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=examples(80, nightly=1500),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(VALUES, IDENTITIES)
 def test_a_record_decodes_alone_as_it_does_in_company(values, identity):
     """No record's outcome depends on its neighbours or on what was decoded before."""

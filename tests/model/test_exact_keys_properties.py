@@ -165,7 +165,8 @@ def by_chunk(columns, modes, rows):
 
 @pytest.mark.parametrize("name", KINDS)
 @given(data=st.data())
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(12, nightly=250), deadline=None)
+@pytest.mark.sampled(4)
 def test_moments_are_exact_or_refused(name, data):
     kind = Kind(name)
     values = data.draw(st.lists(kind.values(), min_size=1, max_size=6, unique=True))
@@ -208,7 +209,7 @@ def told_apart(chunk, keys):
 
 
 @given(data=st.data(), texts=st.lists(st.sampled_from([LATE, "2932896", ',"infinity",', "a"])))
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(15, nightly=300), deadline=None)
 @example(data=None, texts=[LATE, "2932896"])
 def test_an_infinity_is_found_in_its_own_column(data, texts):
     """Not in a text that reads the same."""
@@ -283,6 +284,7 @@ IN_THE_LOG_ONLY = {"timetz", "money", "name", "tstzrange", "time"}
 
 @pytest.mark.parametrize("modes", MODES.values(), ids=MODES)
 @pytest.mark.parametrize(("kind", "typmod"), APART)
+@pytest.mark.sampled(60)
 def test_every_type_is_exact_or_refused(kind, typmod, modes):
     texts = APART[kind, typmod]
     modes = HandlingModes.from_connector(modes)

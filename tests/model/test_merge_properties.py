@@ -81,7 +81,11 @@ news = st.lists(created(), max_size=4).map(one_per_key)  # taken without a join 
 steps = st.lists(st.one_of(batches, batches, news, places), min_size=1, max_size=7)
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=examples(25, nightly=600),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(steps=steps, deletes=st.sampled_from(["hard", "soft"]), repeat=st.booleans())
 def test_the_table_equals_the_dict_after_every_merge(steps, deletes, repeat):
     model = Model(COLUMNS, KEY, deletes)
@@ -109,7 +113,7 @@ def test_the_table_equals_the_dict_after_every_merge(steps, deletes, repeat):
             assert content(shown, KEY) == model.content()
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(16, nightly=400), deadline=None)
 @given(rows=st.lists(changes(), max_size=15).map(one_per_key), cut=st.integers(0, 15))
 def test_disjoint_halves_of_a_batch_commute(rows, cut):
     """Keys do not touch each other: a batch may be cut anywhere and applied in any order."""

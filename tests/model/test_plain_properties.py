@@ -158,7 +158,7 @@ def test_however_a_stretch_is_cut(records, at):
         assert_same(quick, general)
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150, nightly=3000))
 @given(stretches(), st.data())
 def test_whatever_bytes_come_it_never_says_something_else(records, data):
     at = data.draw(st.integers(0, len(records) - 1))

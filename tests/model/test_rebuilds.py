@@ -172,7 +172,7 @@ class Histories:
         assert (entry.state, entry.code, entry.rebuild) == (tables.STREAMING, "", "")
 
 
-@settings(max_examples=examples(20, nightly=300), deadline=None, print_blob=True)
+@settings(max_examples=examples(8, nightly=300), deadline=None, print_blob=True)
 @given(STEPS)
 def test_the_table_equals_its_source(steps):
     with TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:

@@ -76,7 +76,7 @@ def shuffled(found: list[tuple[str, int, bytes]], dice: random.Random) -> pa.Rec
     return pa.RecordBatch.from_pylist(rows, ROWS)
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(10, nightly=200))
 @given(
     dies=st.lists(st.integers(0, 12), max_size=4),
     seed=st.integers(0, 1 << 16),

@@ -124,7 +124,7 @@ def images(draw, schema):
 
 
 @given(data=st.data(), table=tables())
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(120, nightly=3000), deadline=None)
 def test_any_image_is_a_row_or_a_reason_and_never_an_exception(data, table):
     schema, modes = table
     batch = data.draw(st.lists(images(schema), max_size=6))
@@ -142,7 +142,7 @@ def test_any_image_is_a_row_or_a_reason_and_never_an_exception(data, table):
 
 
 @given(data=st.data(), table=tables())
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(60, nightly=1500), deadline=None)
 def test_a_row_reads_the_same_alone_and_in_any_company(data, table):
     schema, modes = table
     batch = data.draw(st.lists(images(schema), min_size=2, max_size=5))
@@ -159,7 +159,7 @@ def test_a_row_reads_the_same_alone_and_in_any_company(data, table):
 
 
 @given(data=st.data(), table=tables())
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(120, nightly=3000), deadline=None)
 def test_the_vectors_agree_with_the_scalars(data, table):
     schema, modes = table
     column = schema.columns[0]
@@ -183,7 +183,7 @@ def test_the_vectors_agree_with_the_scalars(data, table):
 
 
 @given(data=st.data(), table=tables())
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(120, nightly=3000), deadline=None)
 def test_images_in_a_buffer_are_the_same_rows_or_left(data, table):
     schema, modes = table
     names = st.sampled_from([column.name for column in schema.columns])

@@ -60,7 +60,11 @@ def between(path: str, what: str) -> None:
 EAGER = maintenance.Policy(spare_files=1, dirty_share=0.0, dirty_bytes=0)
 
 
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=examples(16, nightly=400),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(steps=steps, deletes=st.sampled_from(["hard", "soft"]))
 def test_both_engines_leave_the_same_table(steps, deletes):
     with tempfile.TemporaryDirectory() as folder:
