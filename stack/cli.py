@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     os.chdir(ROOT)
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else Spark's workers take any python on PATH
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    keep_bytecode()
     parser = argparse.ArgumentParser(prog="./dev", description="see the head of ./dev")
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser("demo", help="the whole thing on this machine")
@@ -64,6 +66,16 @@ def main(arguments: Sequence[str]) -> int:
     return actions[options.command]()
 
 
+def keep_bytecode() -> None:
+    """Keep compiled modules below `.lakemark` where the user wants none beside the sources.
+
+    A run of the tests starts some hundred processes. Each would compile all that it imports: the
+    tests alone take 15 seconds.
+    """
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(BYTECODE))
+
+
 def say(text: str) -> None:
     """Print one line of progress on the error stream."""
     print(f"dev: {text}", file=sys.stderr, flush=True)
@@ -77,17 +89,16 @@ def run_demo(*, keep: bool, scale: float) -> int:
 
 
 def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
-    """Run the checks, then pytest, whose closing line comes last.
+    """Run pytest, and the checks beside it.
 
-    Three workers share them, on two cores: more are no faster. See `tests/conftest.py`.
+    What the checks say comes in one piece when they have ended, long before pytest's closing line.
+    Three workers share the tests, on two cores: more are no faster. See `tests/conftest.py`.
     Most pipelines under test are killed: none would leave Java's archive of classes to the next.
 
     The exit code is pytest's; 1 if only the checks failed.
     """
-    checked = check()
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-        os.environ["PYTHONPYCACHEPREFIX"] = str(BYTECODE)
     command = [sys.executable, "-m", "pytest", "-n", "2" if quick else "3"]
+    warmed = 0
     if quick:
         os.environ.setdefault("HYPOTHESIS_PROFILE", "quick")
         command += [*filter(os.path.isdir, QUICK_TESTS), "-m", "not slow"]
@@ -95,10 +106,35 @@ def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
         ensure_servers(say, newest=True)
         ensure_browser(say)
         say("making Java's archive of classes, if there is none")
-        checked = run_child([sys.executable, "-m", "lakemark", "warm"]) or checked
+        warmed = run_child([sys.executable, "-m", "lakemark", "warm"])
     sys.stderr.flush()
-    code = run_child([*command, *arguments])
-    return code or checked
+    with _checks() as checked:
+        code = run_child([*command, *arguments])
+    return code or warmed or checked()
+
+
+@contextlib.contextmanager
+def _checks() -> Iterator[Callable[[], int]]:
+    """Run the checks meanwhile.
+
+    Gives a function that waits for their end and returns their exit code.
+    """
+    command = [sys.executable, "-m", "stack.cli", "check"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
+
+        def tell() -> None:
+            said, _ = child.communicate()
+            sys.stderr.buffer.write(said)
+            sys.stderr.flush()
+
+        def ended() -> int:
+            telling.join()
+            return child.returncode
+
+        telling = threading.Thread(target=tell)
+        telling.start()
+        yield ended
+        telling.join()
 
 
 def run_bench(name: str, arguments: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ from stack.local import Database, Servers
 from stack.postgres import BUNDLED, Postgres, binaries_of
 from tests.kit.cpu_meter import CpuMeter
 from tests.kit.durations import group_of, ranked
-from tests.kit.nightly import examples
+from tests.kit.nightly import examples, left_out
 from tests.kit.running import Running
 from tests.kit.servers import require_here, servers
 from tests.kit.snapshots import Snapshots
@@ -27,8 +27,14 @@ settings.register_profile("quick", derandomize=True, deadline=HANGS, max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest groups first, or a worker is busy with one when all others are done."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest groups first, or a worker is busy with one when all others are done.
+
+    Quickly, a sample of the matrices.
+    """
+    if out := {item.nodeid: item for item in left_out(items)}:
+        config.hook.pytest_deselected(items=[*out.values()])
+        items[:] = [item for item in items if item.nodeid not in out]
     rank = ranked()
     items.sort(key=lambda item: rank(item.nodeid))
 

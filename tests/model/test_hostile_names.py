@@ -215,6 +215,7 @@ def test_a_table_that_looks_like_an_envelope(image):
 
 @pytest.mark.parametrize("names", [("schema", "payload"), ("payload", "schema"), ("payload",)])
 @pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.sampled(6)
 def test_a_key_that_looks_like_a_wrapper(names, kind):
     table = "public.t"
     columns = [CatalogColumn(name, kind, not_null=True) for name in names]

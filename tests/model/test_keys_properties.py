@@ -118,6 +118,7 @@ def both_ways(schema, fields, records):
 @pytest.mark.parametrize("kind", list(KINDS))
 @given(data=st.data())
 @settings(max_examples=examples(60), deadline=None)
+@pytest.mark.sampled(6)
 def test_one_column(kind, data):
     _, values, forms, identity = KINDS[kind]
     schema, fields = schema_of(kind)

@@ -197,6 +197,7 @@ def test_the_final_table_is_the_source(name):
 
 @pytest.mark.parametrize("mode", [TABLE_MODE, ORDER_MODE])
 @pytest.mark.parametrize("name", IDS)
+@pytest.mark.sampled(20)
 def test_item_by_item(name, mode):
     assert wrong_with(Play(scenarios()[name], mode=mode).run(one_by_one)) == []
 
@@ -208,6 +209,7 @@ def test_all_at_once(name, mode):
 
 
 @pytest.mark.parametrize("name", IDS)
+@pytest.mark.sampled(10)
 def test_cut_anywhere(name):
     """In any batches that may die, over any number of shards and partitions, rows there or not."""
     for number in range(CUTS):
@@ -270,6 +272,7 @@ def test_the_coordinator_reads_again_when_the_transaction_has_ended(name):
 
 
 @pytest.mark.parametrize("wrong", BREAKS, ids=lambda wrong: f"{wrong.id}-{wrong.name}")
+@pytest.mark.sampled(8)
 def test_a_wrong_rule_fails(wrong, monkeypatch):
     wrong.apply(monkeypatch)
     play = Play(scenarios()[wrong.id], mode=wrong.mode)

@@ -140,6 +140,7 @@ def test_a_mirror_from_mid_stream_is_never_wrong(seed, shape, start):
 @pytest.mark.parametrize("deletes", ["hard", "soft"])
 @pytest.mark.parametrize("seed", range(200 if NIGHTLY else 6))
 @pytest.mark.parametrize("engine", [TASK_MERGE, DELETION_VECTORS])
+@pytest.mark.sampled(6)
 def test_the_real_engine_keeps_the_contract(seed, deletes, engine, tmp_path):
     shape = Shape(partitions=2, transactions=6, keys=5, full=bool(seed % 2))
     lake = DeltaLake(str(tmp_path / "things"), deletes, engine)

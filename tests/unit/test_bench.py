@@ -227,6 +227,7 @@ def test_the_first_batch_is_left_out_of_the_steady_figures():
     assert Run("usual", Used(20.0), [Batch(100, 50)]).row()["steady_events_per_s"] is None
 
 
+@pytest.mark.slow
 def test_a_process_is_watched_with_its_children():
     inner = "import time; sum(range(10**6)); time.sleep(1.5)"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"

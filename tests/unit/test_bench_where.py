@@ -60,6 +60,7 @@ def test_shares_are_of_all_and_the_largest_comes_first():
     ]
 
 
+@pytest.mark.slow
 def test_samples_share_what_the_processes_used(tmp_path, monkeypatch):
     """The sampler is another program here: what it writes is divided as the kernel counts."""
     home, samples = tmp_path / "packages", tmp_path / "stacks.txt"

@@ -78,6 +78,7 @@ def test_validate_without_any_file(folder):
     assert "looked for -c FILE, then LAKEMARK_CONFIG, then" in result.output
 
 
+@pytest.mark.slow
 def test_validate_and_config_load_neither_spark_nor_a_kafka_client(folder):
     code = (
         "import sys; from lakemark.cli import cli\n"

@@ -250,6 +250,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "code", "word"), BAD, ids=lambda value: str(value)[:40])
+@pytest.mark.sampled(30)
 def test_a_condition_is_refused_and_its_user_told_why(text, code, word):
     error = refused(text)
     assert error.code == code
@@ -269,6 +270,7 @@ WITH_COLUMNS = {"id", "customers.id = 1", "private.orders.id = 1"}
     ],
     ids=lambda value: str(value)[:40],
 )
+@pytest.mark.sampled(25)
 def test_without_columns_the_rest_is_checked(text, code):
     with pytest.raises(RefusedError) as caught:
         check(text)

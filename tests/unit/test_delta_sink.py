@@ -273,6 +273,7 @@ def test_a_merge_of_near_keys_touches_only_their_files(tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(KEY_TYPES))
+@pytest.mark.sampled(4)
 def test_pruning_never_hides_a_row(tmp_path, name):
     """Statistics are cut (milliseconds, prefixes) or rounded: every key must still be found."""
     path = str(tmp_path / "t")

@@ -297,6 +297,7 @@ def test_replay_of_nothing(folder, kafka):
     assert json.loads(invoke("dlq", "replay", "--all", "-o", "json").stdout)["runs"] == []
 
 
+@pytest.mark.slow
 def test_the_command_line_starts_without_what_only_a_replay_needs():
     code = "import sys, lakemark.cli; print([m for m in ('pyarrow', 'psycopg', 'confluent_kafka') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

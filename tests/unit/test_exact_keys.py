@@ -114,6 +114,7 @@ def test_what_the_lake_cannot_hold_stops_the_table_before_it_takes_anothers_row(
 @pytest.mark.parametrize("batches", [1, 2])
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.sampled(6)
 def test_one_row_never_stands_for_infinity_and_for_the_end(make, kind, batches, order, side):
     infinite, finite = MOMENTS[kind][2 - side], MOMENTS[kind][4 + side]
     shop, (one, other) = make(), (infinite, finite)[::order]

@@ -249,6 +249,7 @@ def test_the_snippet_for_the_store_asks_as_the_pipeline_writes(both):
     assert f'"{config.lake.path}/public/customers"' in block.text
 
 
+@pytest.mark.slow
 def test_the_snippet_for_the_store_prints_the_rows():
     (block,) = of("s3", "python")
     rows = [{"id": n, "name": name} for n, name in enumerate(("Ada", "Grace", "Barbara"), 1)]

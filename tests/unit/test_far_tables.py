@@ -218,6 +218,7 @@ def values(far, table: str) -> dict[int, str]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("sick", [ITEMS, ORDERS])
+@pytest.mark.sampled(1)
 def test_a_table_that_is_refused_is_alone(far, engine, sick):
     merge_shop(far, engine)
     far.refuse(f"{sick}/_delta_log", 403)

@@ -35,7 +35,7 @@ from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.shop import ORDERS, Shop, schema_of
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 
-pytestmark = pytest.mark.usefixtures("cache", "letters")
+pytestmark = [pytest.mark.usefixtures("cache", "letters"), pytest.mark.sampled(3)]
 
 GUARDED = control_records.guarded
 ENGINES = {"task-merge": delta_rs, "deletion-vectors": deletion_vectors}

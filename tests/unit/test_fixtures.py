@@ -100,6 +100,7 @@ def check(expected, lake, *, extra_loose=frozenset()):
 
 @pytest.mark.parametrize("cut", [0, 1, 7, 10])
 @pytest.mark.parametrize("name", [c for c in cases() if c != BAD])
+@pytest.mark.sampled(15)
 def test_the_rows_are_those_expected(name, cut):
     expected, _ = load(name)
     lakes, dead = mirror(name, cut)

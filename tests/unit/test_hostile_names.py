@@ -136,6 +136,7 @@ JSON = {"config show", "status", "doctor", "plan", "snapshot status", "snapshot 
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.sampled(8)
 def test_no_command_shows_a_name_that_a_terminal_obeys(command, place, kafka, monkeypatch):
     named = 0
     for name in HOSTILE:
@@ -152,6 +153,7 @@ def test_no_command_shows_a_name_that_a_terminal_obeys(command, place, kafka, mo
 
 
 @pytest.mark.parametrize("command", sorted(JSON))
+@pytest.mark.sampled(3)
 def test_json_is_json_with_the_very_name(command, kafka, monkeypatch):
     for name in HOSTILE:
         kafka.published.clear()
@@ -165,6 +167,7 @@ def test_json_is_json_with_the_very_name(command, kafka, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, HALF, "nothing"])
+@pytest.mark.sampled(4)
 def test_an_argument_that_is_refused_is_shown_as_text(name, kafka, place):
     for arguments in (
         ("table", "pause", name),

@@ -249,6 +249,7 @@ def test_a_signal_beyond_what_brokers_take_is_refused_unread():
     ],
     ids=lambda text: text[:8],
 )
+@pytest.mark.sampled(4)
 def test_no_filter_keeps_the_process_busy(text):
     begun = time.thread_time()
     with pytest.raises(RefusedError):

@@ -82,6 +82,7 @@ def hostile(tmp_path, key, engine):
         (".a", "[b"),
     ],
 )
+@pytest.mark.sampled(4)
 def test_rows_of_any_names_arrive(tmp_path, letters, key, engine):
     world = hostile(tmp_path, key, engine)
     one, two, three = ({name: f"{n} {name}" for name in COLUMNS} for n in "123")

@@ -242,6 +242,7 @@ def test_a_cache_that_cannot_be_written_is_an_error_that_says_so(tmp_path):
     assert "LAKEMARK_CACHE" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_processes_that_fetch_at_once_fetch_once(tmp_path, repository):
     repository.serve("one-1.jar", ONE)
     listed = jar_list(tmp_path, x__one__1=ONE)

@@ -13,6 +13,7 @@ from tests.unit.test_planned import CONNECTOR
 
 @pytest.mark.parametrize("name", sorted(OWN))
 @pytest.mark.parametrize("there", [False, True], ids=["new table", "an older lakemark made it"])
+@pytest.mark.sampled(4)
 def test_the_table_stops_alone(tmp_path, monkeypatch, name, there):
     schemas = {ORDERS: schema_of(ORDERS, id="int8", **{name: "text"}), ITEMS: schema_of(ITEMS, id="int8", v="text")}  # fmt: skip
     shop = Shop(tmp_path, Broker(), schemas)

@@ -15,7 +15,7 @@ from tests.kit.delta_table import actions, merged, numbered, values
 from tests.kit.sink_contract import COLUMNS, row
 from tests.kit.write_sets import at, delete, table_schema, upsert
 
-pytestmark = pytest.mark.usefixtures("cache")
+pytestmark = [pytest.mark.usefixtures("cache"), pytest.mark.sampled(2)]
 
 ENGINES = {"task-merge": delta_rs, "deletion-vectors": deletion_vectors}
 NEW = {"id": pa.int64(), "b": pa.string(), "more": pa.float64()}

@@ -9,6 +9,7 @@ from tests.kit.shop import ITEMS, ORDERS, schema_of
 
 @pytest.mark.parametrize("name", sorted(OWN))
 @pytest.mark.parametrize("later", [False, True])
+@pytest.mark.sampled(4)
 def test_a_column_of_such_a_name_stops_its_table(shop, name, later):
     if later:
         shop.put("c", 9, 1, v="a")

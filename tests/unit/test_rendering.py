@@ -46,6 +46,7 @@ def rendered(fields, *values, modes=None, digits=None, **options):
 
 
 @pytest.mark.parametrize(("mode", "name"), CASES)
+@pytest.mark.sampled(20)
 def test_every_value_of_every_type_and_setting(mode, name):
     schema, modes, images = golden(mode, name)
     rendering = Rendering(with_modifiers(schema, modifiers(catalog(name))), modes)

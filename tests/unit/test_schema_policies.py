@@ -180,6 +180,7 @@ def policies():
 
 
 @pytest.mark.parametrize(("kind", "policy", "outcome"), list(policies()))
+@pytest.mark.sampled(12)
 def test_what_events_tell_of(kind, policy, outcome, engine, tmp_path):
     events, expected = CHANGES[kind]
     table = Table(str(tmp_path / "t"), engine, policy)
@@ -201,6 +202,7 @@ def test_what_events_tell_of(kind, policy, outcome, engine, tmp_path):
 
 
 @pytest.mark.parametrize("policy", [SchemaPolicy.of(b) for b in BEHAVIORS], ids=BEHAVIORS)
+@pytest.mark.sampled(3)
 def test_another_type_or_key_always_stops_before_its_first_row(policy, engine, tmp_path):
     """To make the table anew is for the driver."""
     table = Table(str(tmp_path / "t"), engine, policy)
@@ -214,6 +216,7 @@ def test_another_type_or_key_always_stops_before_its_first_row(policy, engine, t
 
 
 @pytest.mark.parametrize("policy", [SchemaPolicy.of(b) for b in BEHAVIORS], ids=BEHAVIORS)
+@pytest.mark.sampled(3)
 def test_a_column_that_events_have_no_more_stays_and_is_null_in_new_rows(policy, engine, tmp_path):
     table = Table(str(tmp_path / "t"), engine, policy)
     table.put(*OLD)
@@ -257,6 +260,7 @@ def test_a_new_column_and_a_wider_type_at_once(engine, tmp_path):
 
 
 @pytest.mark.parametrize("behavior", BEHAVIORS)
+@pytest.mark.sampled(3)
 def test_a_snapshot_s_sweep_removes_rows_whatever_the_policy_says_of_truncates(behavior, engine, tmp_path):  # fmt: skip
     """It is no change of the source: those rows are not there."""
     for policy in (SchemaPolicy.of(behavior), SchemaPolicy.of(behavior, exclude=["truncate"])):

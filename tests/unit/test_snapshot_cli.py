@@ -356,6 +356,7 @@ def test_usage_is_exit_code_2(folder, arguments):
     assert invoke(*arguments).exit_code == 2
 
 
+@pytest.mark.slow
 def test_the_command_line_does_not_load_the_parser(folder):
     code = "import sys; from lakemark.cli import cli; assert 'sqlglot' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, timeout=60)

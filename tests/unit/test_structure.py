@@ -19,6 +19,7 @@ def test_no_figure_grows_and_what_shrinks_is_written_down():
     )
 
 
+@pytest.mark.slow
 def test_the_way_of_a_row_does_not_grow(tmp_path):
     way = [sys.executable, "-m", "tests.kit.record_way", str(tmp_path)]
     ended = subprocess.run(way, cwd=ROOT, capture_output=True, text=True, check=True)

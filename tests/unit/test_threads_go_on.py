@@ -184,6 +184,7 @@ ONCE = {
     [one for many in WATCHING.values() for one in many],
     ids=[f"{m[0]}-{one[2]}" for m, many in WATCHING.items() for one in many],
 )
+@pytest.mark.sampled(20)
 def test_it_goes_on(made, module, name, error, monkeypatch, logs):
     fails = Fails(error)
     if name in {"Consumer", "publish"}:

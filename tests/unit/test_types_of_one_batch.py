@@ -81,6 +81,7 @@ def batches(old: dict, x: object, new: dict, y: object, *, together: bool):
 @TOGETHER
 @pytest.mark.parametrize("digits", [(5, 2), (10, 2), (12, 2), (12, 4), (20, 2), (38, 2)])
 @pytest.mark.parametrize("kind", ["int16", "int32", "int64"])
+@pytest.mark.sampled(8)
 def test_an_integer_becomes_numeric(tmp_path, kind, digits, together):
     given = batches(plain(kind), 7, decimal(*digits), cell("1.5", digits[1]), together=together)
     assert run(str(tmp_path / "t"), *given) == {0: 7, 1: 7, 2: Decimal("1.5")}
@@ -98,6 +99,7 @@ def test_an_integer_becomes_numeric(tmp_path, kind, digits, together):
         (plain("int32"), 1, plain("double"), 0.5),
     ],
 )
+@pytest.mark.sampled(4)
 def test_what_no_type_can_hold_stops_the_table(tmp_path, old, x, new, y, together):
     with pytest.raises(TableError) as caught:
         run(str(tmp_path / "t"), *batches(old, x, new, y, together=together))

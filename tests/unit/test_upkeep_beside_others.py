@@ -81,6 +81,7 @@ def test_who_is_overtaken_by_our_compaction_fails(filled, merge, maintain, their
 
 
 @pytest.mark.parametrize("theirs", [*COMPACTIONS, "delete"])
+@pytest.mark.sampled(2)
 def test_our_compaction_gives_up_when_it_is_overtaken(filled, maintain, monkeypatch, theirs):
     real, raced = table_log.commit, []
 
