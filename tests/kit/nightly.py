@@ -16,7 +16,7 @@ QUICK: Final = os.environ.get("HYPOTHESIS_PROFILE") == "quick"
 _PART: Final = 8  # of the usual examples the quick suite has one in so many
 
 nightly = pytest.mark.skipif(not NIGHTLY, reason="HYPOTHESIS_PROFILE=nightly has it")
-"""On a slow live test that a run of every day leaves out until the suite has room for it."""
+"""On a slow test that a run of every day leaves out until the suite has room for it."""
 
 
 def examples(usual: int = 100, *, nightly: int | None = None) -> int:

@@ -136,7 +136,7 @@ def test_the_table_equals_the_source_whatever_happens_to_the_pipeline(
 def test_batches_told_by_their_number_alone_would_be_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(versions, "version_of", lambda batch, *_: (batch + 1) << 32)
     shape = Shape(partitions=2, transactions=12, keys=4)
-    for seed in range(60):
+    for seed in range(36, 96):  # the first shows it, as long as histories are drawn as they are
         root = tmp_path / str(seed)
         root.mkdir()
         with monkeypatch.context() as patch:

@@ -8,6 +8,7 @@ import pytest
 
 import lakemark
 from lakemark.converters import compiler
+from tests.kit.nightly import nightly
 
 SCRIPT = """
 from lakemark.converters import compiler
@@ -50,7 +51,7 @@ def test_it_is_compiled_once_for_all_processes_and_again_where_it_is_damaged(tmp
     assert len(files(tmp_path)) == len(compiled)
 
 
-@pytest.mark.slow
+@nightly  # it compiles everything once more
 def test_where_nothing_can_be_kept_it_works_all_the_same():
     beside = Path(compiler.__file__).parent
     before = files(beside)
