@@ -91,7 +91,7 @@ class Play:
     def __init__(
         self, scenario: Scenario, *, mode: str = TABLE_MODE, shards: int = 1, partitions: int = 2,
         loaded: bool = False, crashes: float = 0.0, deletes: str = "hard",
-        closing: str = window.VOID,
+        closing: str = "void",
     ) -> None:  # fmt: skip
         dice = random.Random(scenario.id)
         self.scenario, self.mode, self.closing = scenario, mode, closing
@@ -135,7 +135,7 @@ class Play:
         self._read_again()
         self._repair()
         for run in {reading.run for reading in self.scenario.readings}.difference(self.ended):
-            self._say(type=window.RUN_END, run=run)
+            self._say(type="run-end", run=run)
         self.batch()
         for number, blob in enumerate(self.pipeline.state.shards):
             state = window.decode_state(blob)
@@ -215,7 +215,7 @@ class Play:
 
     def _arm(self, run: str) -> None:
         self._say(
-            type=window.RUN_START, run=run, tables=[TABLE], mode=self.mode, windows=WINDOWS,
+            type="run-start", run=run, tables=[TABLE], mode=self.mode, windows=WINDOWS,
             attempt=0,
         )  # fmt: skip
 
@@ -228,7 +228,7 @@ class Play:
         missing = [event.position for at, event in enumerate(stream) if at not in self.seen]
         end = min(missing, default=b"\xff" * positions.WIDTH)
         below = [event.position for event in stream if event.position < end]
-        self._say(type=window.FENCE, position=max(below, default=positions.LOWEST).hex())
+        self._say(type="fence", position=max(below, default=positions.LOWEST).hex())
 
     def _read(self, reading: Reading, rows: dict[int, Row | None]) -> Attempt:
         """A SELECT, packed: one part per row, at least one."""
@@ -258,10 +258,10 @@ class Play:
 
     def _void(self, attempt: Attempt, reason: str) -> None:
         attempt.void = reason
-        if self.closing == window.ATTEMPTS:
-            self._say(type=window.ATTEMPTS, attempt=attempt.number + 1)
+        if self.closing == "attempts":
+            self._say(type="attempts", attempt=attempt.number + 1)
         else:
-            self._say(type=window.VOID, attempt=attempt.number, reason=reason)
+            self._say(type="void", attempt=attempt.number, reason=reason)
 
     def _manifest(self, attempt: Attempt) -> None:
         """All parts are written, if an open row is provably visible."""
@@ -275,7 +275,7 @@ class Play:
             self._void(attempt, "not-visible")
             return
         self._say(
-            type=window.MANIFEST, run=reading.run, table=TABLE, chunk=reading.chunk,
+            type="chunk", run=reading.run, table=TABLE, chunk=reading.chunk,
             attempt=attempt.number, parts=attempt.counts, lo=low, hi=uuid(reading.hi),
             server=str(SERVER),
         )  # fmt: skip
@@ -322,7 +322,7 @@ class Play:
         if not self._counts(attempt):
             self.wrong.append(f"attempt {attempt.number} of {of.label} is not decided")
         if of.run == "repair":
-            self._say(type=window.RUN_END, run=of.run)
+            self._say(type="run-end", run=of.run)
 
     def _counts(self, attempt: Attempt) -> bool:
         return len(set(attempt.settled)) == self.pipeline.shards
@@ -385,7 +385,7 @@ class Play:
         for run in sorted(runs.difference(self.ended)):
             mine = [attempt for attempt in self.attempts if attempt.reading.run == run]
             if len(runs) > 1 and all(self._counts(attempt) for attempt in mine):
-                self._say(type=window.RUN_END, run=run)
+                self._say(type="run-end", run=run)
                 self.ended.append(run)
 
 

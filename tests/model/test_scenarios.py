@@ -12,7 +12,6 @@ import pytest
 
 from lakemark.connectors.postgres.visibility import Snapshot
 from lakemark.model.control import ORDER_MODE, TABLE_MODE
-from lakemark.reconcile import window
 from tests.kit.fake_world import ORDERS, FakeWorld
 from tests.kit.nightly import NIGHTLY
 from tests.kit.scenario_breaks import (
@@ -222,7 +221,7 @@ def test_cut_anywhere(name):
             loaded=dice.random() < 0.5,
             crashes=0.1,
             deletes=dice.choice(["hard", "soft"]),
-            closing=dice.choice([window.VOID, window.ATTEMPTS]),
+            closing=dice.choice(["void", "attempts"]),
         )
         often = dice.random()
         assert wrong_with(play.run(lambda d=dice, o=often: d.random() < o), strict=False) == []
