@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.report import machine
-from lakemark.model import positions
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.sink.delta import deletion_vectors, delta_rs, maintenance
 from lakemark.sink.delta.engines import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.delta.schema_evolution import TARGET_FILE_BYTES
@@ -108,7 +108,7 @@ def rows_of(ids: npt.NDArray[np.int64], batch: int) -> dict[str, Any]:
     """Columns of rows as they are after this batch."""
     count = len(ids)
     start = np.int64(batch + 1) << np.int64(32)
-    packed = [positions.pack(0, int(start) + at, 0) for at in range(count)]
+    packed = [lsns.pack(0, int(start) + at, 0) for at in range(count)]
     stamp = pa.scalar(datetime(2026, 1, 1, tzinfo=UTC), pa.timestamp("us", "UTC"))
     cdc = [
         pa.array(packed, pa.binary()),

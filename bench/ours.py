@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from bench.checks import read_delta
 from bench.events import COLUMNS, CONNECTOR, SCHEMA
 from bench.runs import Batch, Line, Run, Task, execute
-from lakemark.model import positions
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.sink.delta import delta_rs
 from lakemark.sink.delta.engines import DELETION_VECTORS, TASK_MERGE
 from lakemark.sink.delta.schema_evolution import TARGET_FILE_BYTES
@@ -74,7 +74,7 @@ def stamped(rows: pa.RecordBatch) -> pa.RecordBatch:
     count = rows.num_rows
     at = pa.scalar(datetime(2026, 1, 1, tzinfo=UTC), pa.timestamp("us", "UTC"))
     cdc = [
-        pa.repeat(pa.scalar(positions.pack(0, 1, 0), pa.binary()), count),
+        pa.repeat(pa.scalar(lsns.pack(0, 1, 0), pa.binary()), count),
         pa.repeat(pa.scalar("r"), count),
         pa.repeat(at, count),
         pa.nulls(count, pa.list_(pa.string())),

@@ -315,6 +315,7 @@ class Supervisor:
         lake = pipeline.lake
         settings = Settings(
             pipeline=config.name,
+            connector=pipeline.connector.kind,
             shards=config.stream.shards,
             chunk_rows=config.snapshot.chunk_rows,
             parallelism=config.snapshot.parallelism,

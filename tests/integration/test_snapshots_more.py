@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.model import positions
 from stack.local import Database, Servers
 from stack.processes import wait_for
@@ -235,9 +236,9 @@ def test_a_snapshot_of_debeziums_own_beside_ours(pipeline: Running, snapshots: S
 def opened_at(event: dict[str, Any]) -> bytes:
     """The position of a window's chunks: its row's, or where the log ended if that is before it."""
     source, bound = event["source"], json.loads(event["after"]["data"])["bound"]
-    place = positions.postgres(source["sequence"], source["lsn"])
+    place = lsns.of_stream(source["sequence"], source["lsn"])
     assert place is not None
-    return min(positions.pack(0, *place), positions.of_epoch(0, bytes.fromhex(bound)))
+    return min(lsns.pack(0, *place), positions.of_epoch(0, bytes.fromhex(bound)))
 
 
 def events(database: Database, table: str) -> list[dict[str, Any]]:

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.converters.converter import OUT_OF_RANGE, WRONG_TYPE, Converter, Moment, whole
 from lakemark.converters.registry import CONVERTERS
 from lakemark.errors import TableError
-from lakemark.model import positions
 from lakemark.model.columns import Column
 from lakemark.model.decoding import Records, StretchPlan
 from lakemark.model.events import NOTHING_LEARNT, Headers, Kind, SourceIdentity
@@ -128,7 +128,7 @@ class ConverterContract:
         for op, kind in {**changes, "r": Kind.INCREMENTAL}.items():
             heads = self.headers([self.event(op, None, ROW, at=9)])
             assert (heads.kind, heads.op, heads.table) == ([kind], [op], [TABLE])
-            assert heads.position == [positions.pack(3, 72, 72)]
+            assert heads.position == [lsns.pack(3, 72, 72)]
             assert (heads.source_ts, heads.snapshot) == ([9000], ["false"])
             assert (heads.before, heads.reason, heads.detail) == ([None], [None], [None])
             assert heads.after[0] is not None
@@ -327,7 +327,7 @@ class ConverterContract:
         learnt = self.converter.learn(records, seen)
         writer = self.converter.writer(TABLE, ORDERS, MODES, learnt=learnt, wrapped=False)
         typed = pa.array(rows, pa.struct(list(ORDERS.arrow())))
-        moment = Moment(positions.pack(3, 800, 808), 5_000_000, 9_000_000)
+        moment = Moment(lsns.pack(3, 800, 808), 5_000_000, 9_000_000)
         keys, values = writer.reads(typed, moment)
         heads = self.headers(values, keys)
         images = [image or b"" for image in heads.after]

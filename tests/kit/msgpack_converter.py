@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.converters.converter import (
     OUT_OF_RANGE,
     WRONG_TYPE,
@@ -149,12 +150,12 @@ class MsgpackConverter:
         )  # fmt: skip
 
     def _position(self, source: dict[str, Any], epoch: int, *, own: bool) -> bytes | None:
-        read = positions.postgres_own_snapshot if own else positions.postgres
+        read = lsns.own_snapshot if own else lsns.of_stream
         sequence, lsn = source.get("sequence"), source.get("lsn")
         found = read(
             sequence if isinstance(sequence, str) else None, lsn if isinstance(lsn, int) else None
         )
-        return positions.pack(epoch, *found) if found else None
+        return lsns.pack(epoch, *found) if found else None
 
     def schema_of(self, table: str, schema: bytes, key: bytes | None) -> TableSchema | None:
         return None
@@ -317,7 +318,7 @@ class MsgpackWriter:
 
     def _value(self, op: str, moment: Moment, **images: dict[str, Any] | None) -> bytes:
         schema, table = self._name
-        last_commit, lsn = positions.sequence_of(moment.position)
+        last_commit, lsn = lsns.sequence_of(moment.position)
         sequence = [None if n is None else str(n) for n in (last_commit, lsn)]
         source = {
             **self._event["source"], "snapshot": "incremental", "schema": schema, "table": table,

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lakemark.model import net_change, positions
+from lakemark.connectors.postgres import positions as lsns
+from lakemark.model import net_change
 from lakemark.model.net_change import NetChange
 from tests.kit.log_model import STEP
 
@@ -31,7 +32,7 @@ class Event:
     @property
     def position(self) -> bytes:
         at = STEP * self.number
-        return positions.pack(0, 0 if self.kind == "own" else at, at)
+        return lsns.pack(0, 0 if self.kind == "own" else at, at)
 
 
 def happen(row: Row | None, event: Event) -> Row | None:

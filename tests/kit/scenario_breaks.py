@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from lakemark.connectors.database import Watermark
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.connectors.postgres.visibility import Snapshot
-from lakemark.model import net_change, positions
+from lakemark.model import net_change
 from lakemark.model.control import ORDER_MODE, TABLE_MODE
 from lakemark.model.events import Kind
 from lakemark.reconcile import chunks, key_log, window
@@ -163,9 +164,9 @@ def events_of_running_transactions(patch: Patch) -> None:
     patch.setattr(window, "_forget", lambda now, below: None)
 
     def lifted(touched: pa.RecordBatch, floor: bytes) -> Any:
-        highest = pa.repeat(pa.scalar(b"\xff" * positions.WIDTH), touched.num_rows)
+        highest = pa.repeat(pa.scalar(b"\xff" * lsns.WIDTH), touched.num_rows)
         at = key_log.REMEMBERED.get_field_index("position")
-        column = highest.cast(pa.binary(positions.WIDTH))
+        column = highest.cast(pa.binary(lsns.WIDTH))
         return touched.set_column(at, key_log.REMEMBERED.field(at), column), floor
 
     _decided(patch, lifted)

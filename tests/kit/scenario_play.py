@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from lakemark.connectors.database import Watermark
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.connectors.postgres.visibility import Server, Snapshot
 from lakemark.model import change_batch, chunk_batch, net_change, positions
 from lakemark.model.control import ORDER_MODE, TABLE_MODE
@@ -147,7 +148,7 @@ class Play:
 
     def _append_reads(self, rows: list[tuple[int, str]]) -> None:
         """The connector's own snapshot."""
-        position = positions.pack(0, 0, _lsn(LOADED))
+        position = lsns.pack(0, 0, _lsn(LOADED))
         self.numbers[position] = LOADED
         for left, (key, cells) in enumerate(rows, 1 - len(rows)):
             change = {"op": "r", "key": key, "after": row_of(key, cells)}
@@ -226,7 +227,7 @@ class Play:
         self.batch()
         stream = self.connector.stream
         missing = [event.position for at, event in enumerate(stream) if at not in self.seen]
-        end = min(missing, default=b"\xff" * positions.WIDTH)
+        end = min(missing, default=b"\xff" * lsns.WIDTH)
         below = [event.position for event in stream if event.position < end]
         self._say(type="fence", position=max(below, default=positions.LOWEST).hex())
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.model import positions
 
 CDC_FIELDS = [
@@ -23,12 +24,12 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 def at(number: int, minor: int = 0) -> bytes:
     """The position of the `number`-th transaction."""
-    return positions.pack(0, number, minor)
+    return lsns.pack(0, number, minor)
 
 
 def own(number: int) -> bytes:
     """The position of a row of the connector's own snapshot."""
-    return positions.pack(0, 0, number)
+    return lsns.pack(0, 0, number)
 
 
 def read(number: int) -> bytes:

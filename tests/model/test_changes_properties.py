@@ -6,7 +6,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark.model import net_change, positions
+from lakemark.connectors.postgres import positions as lsns
+from lakemark.model import net_change
 from tests.kit.nightly import examples
 from tests.kit.row_model import COLUMNS, Event, Row, apply, happen, net_of
 
@@ -97,7 +98,7 @@ def test_steps_from_a_row_and_a_stretch_over_it_agree(events, row):
         start = net_change.NetChange(
             net_change.UPSERT,
             "u",
-            positions.pack(0, 0, 1),
+            lsns.pack(0, 0, 1),
             row=0,
             unavailable=row.unavailable,
             missing=row.unavailable,

@@ -4,18 +4,19 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemark.model import change_batch, chunk_batch, positions
+from lakemark.connectors.postgres import positions as lsns
+from lakemark.model import change_batch, chunk_batch
 from lakemark.model.change_batch import KeyColumns
 from lakemark.reconcile import chunks
 from lakemark.reconcile.key_log import REMEMBERED
 from tests.kit.nightly import examples
 
 KEY = KeyColumns(("id",))
-LO = positions.pack(0, 100, 1)
+LO = lsns.pack(0, 100, 1)
 
 
 def at(major: int) -> bytes:
-    return positions.pack(0, major, 1)
+    return lsns.pack(0, major, 1)
 
 
 def key_of(number: int) -> bytes:
@@ -37,8 +38,8 @@ def touched(found: dict[int, tuple[int, int]]) -> pa.RecordBatch:
     columns = [
         pa.array(["public.t"] * len(found)).dictionary_encode().cast(REMEMBERED.field(0).type),
         pa.array([key_of(k) for k in found], pa.binary()),
-        pa.array([at(p) for p, _ in found.values()], pa.binary(positions.WIDTH)),
-        pa.array([at(b) for _, b in found.values()], pa.binary(positions.WIDTH)),
+        pa.array([at(p) for p, _ in found.values()], pa.binary(lsns.WIDTH)),
+        pa.array([at(b) for _, b in found.values()], pa.binary(lsns.WIDTH)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=REMEMBERED)
 

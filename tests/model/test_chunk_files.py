@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.errors import TableError
-from lakemark.model import change_batch, chunk_batch, positions
+from lakemark.model import change_batch, chunk_batch
 from lakemark.model.change_batch import KeyColumns
 from lakemark.settings.config import LakeConfig
 from lakemark.sink.apply import apply
@@ -278,4 +279,4 @@ def test_tables_of_other_engines_take_the_rows_from_the_file(lake):
     own = TablePlan(lake.path)
     apply(TABLE, [part], LakePlan("q", 1, "stream", lambda _: own))
     assert [one["b"] for one in lake.rows()] == ["b"]
-    assert len(lake.rows()[0]["_cdc"]["position"]) == positions.WIDTH
+    assert len(lake.rows()[0]["_cdc"]["position"]) == lsns.WIDTH

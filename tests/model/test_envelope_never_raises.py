@@ -5,8 +5,8 @@ import json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.converters.json import envelope
-from lakemark.model import positions
 from lakemark.model.events import Headers, Kind, SourceIdentity
 from tests.kit.golden import case, cases, samples
 from tests.kit.nightly import examples
@@ -115,7 +115,7 @@ def check(out: Headers, values: list[bytes | None]) -> None:
     assert {len(c) for c in columns} == {len(values)}
     for at, kind in enumerate(out.kind):
         assert (out.reason[at] is not None) == (kind == Kind.BAD)
-        assert len(out.position[at]) == positions.WIDTH
+        assert len(out.position[at]) == lsns.WIDTH
         assert -(1 << 63) <= out.source_ts[at] < 1 << 63
         out.table[at].encode()
         for text in (out.before[at], out.after[at], out.schema[at]):

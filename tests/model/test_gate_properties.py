@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakemark.model import positions
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.model.decoding import AppliedPosition, Records, StretchPlan
 from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
@@ -23,7 +23,7 @@ def _log(steps):
     major, minor, out = 1, 1, []
     for major_step, minor_step in steps:
         major, minor = major + major_step, 1 if major_step else minor + minor_step
-        out.append((int(Kind.CHANGE), positions.pack(0, major, minor), major * 10))
+        out.append((int(Kind.CHANGE), lsns.pack(0, major, minor), major * 10))
     return out
 
 
@@ -113,7 +113,7 @@ def test_a_restored_source_is_found_out(steps, restored, cuts):
     rows=st.integers(1, 4),
 )
 def test_everything_after_a_row_of_an_own_snapshot_counts(before, after, lsn, rows):
-    own = (int(Kind.OWN_SNAPSHOT), positions.pack(0, 0, lsn), 0)
+    own = (int(Kind.OWN_SNAPSHOT), lsns.pack(0, 0, lsn), 0)
     log = [*_log(before), *[own] * rows, *_log(after)]
     found = drop_replays(
         [e[0] for e in log], [e[1] for e in log], [e[2] for e in log], AppliedPosition()

@@ -9,6 +9,7 @@ from hypothesis import event as note
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.converters.registry import CONVERTERS, JSON
 from lakemark.model import positions
@@ -137,7 +138,7 @@ def change(op, key, before, after, commit, own, draw=None):
 
 @given(stretches(), st.data())
 def test_plain_stretches_are_read_and_come_out_the_same(records, data):
-    first = data.draw(st.sampled_from([positions.LOWEST, positions.pack(0, 8, 8)]))
+    first = data.draw(st.sampled_from([positions.LOWEST, lsns.pack(0, 8, 8)]))
     water = AppliedPosition(
         first, data.draw(st.integers(0, 10**6)), creates=data.draw(st.booleans())
     )
@@ -232,7 +233,7 @@ def test_the_usual_stretch_is_read():
     (packet,) = (packet for _, packet in quick.packets)
     assert packet.column("key").to_pylist() == [b"[1]", b"[2]"]
     assert packet.column("row").to_pylist() == [{**ROW, "v": "y"}, {**ROW, "id": 2}]
-    assert quick.high_water == AppliedPosition(positions.pack(0, 32, 40), 40004, creates=True)
+    assert quick.high_water == AppliedPosition(lsns.pack(0, 32, 40), 40004, creates=True)
 
 
 def test_records_with_their_schema_are_read():
@@ -320,8 +321,8 @@ def test_what_is_not_plain_goes_the_general_way(odd):
         {"stopped": frozenset([TABLE])},
         {"max_event_bytes": 100},
         {"partial": frozenset([TABLE]), "carried": {TOPIC: (TABLE,)}},
-        {"high_waters": {(TOPIC, 0): AppliedPosition(positions.pack(0, 8, 24))}},
-        {"high_waters": {(TOPIC, 0): AppliedPosition(positions.pack(1, 0, 0))}},
+        {"high_waters": {(TOPIC, 0): AppliedPosition(lsns.pack(0, 8, 24))}},
+        {"high_waters": {(TOPIC, 0): AppliedPosition(lsns.pack(1, 0, 0))}},
     ],
 )
 def test_nor_do_other_tables_and_replays(change_of):
@@ -340,7 +341,7 @@ def test_two_rows_of_one_key_are_for_the_general_way():
 def test_a_delete_within_a_transaction_that_goes_on_is_for_the_general_way():
     gone = change("d", 1, ROW, None, 8, 24)
     for major, creates, taken in ((8, True, False), (8, False, True), (0, True, True)):
-        water = AppliedPosition(positions.pack(0, major, 16), 0, creates=creates)
+        water = AppliedPosition(lsns.pack(0, major, 16), 0, creates=creates)
         plan = replace(PLAN, high_waters={(TOPIC, 0): water})
         assert (read([gone], plan) is not None) == taken
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.model import positions
 
 PARTS = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
@@ -14,15 +15,15 @@ PARTS = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integ
 
 @given(PARTS, PARTS)
 def test_byte_order_is_tuple_order(a, b):
-    assert (positions.pack(*a) < positions.pack(*b)) == (a < b)
-    assert (positions.pack(*a) == positions.pack(*b)) == (a == b)
+    assert (lsns.pack(*a) < lsns.pack(*b)) == (a < b)
+    assert (lsns.pack(*a) == lsns.pack(*b)) == (a == b)
 
 
 @given(PARTS)
 def test_round_trip(parts):
-    packed = positions.pack(*parts)
-    assert positions.unpack(packed) == parts
-    assert len(packed) == positions.WIDTH
+    packed = lsns.pack(*parts)
+    assert lsns.unpack(packed) == parts
+    assert len(packed) == lsns.WIDTH
 
 
 SMALL = st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 2**64 - 1))
@@ -30,9 +31,9 @@ SMALL = st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 2**64 - 1
 
 @given(st.lists(PARTS | SMALL), PARTS | SMALL, st.integers(0, 3))
 def test_many_positions_compare_as_one(found, bound, cut):
-    packed = [positions.pack(*parts) for parts in (*found, bound)]
+    packed = [lsns.pack(*parts) for parts in (*found, bound)]
     limit = packed[-1]
-    column = pa.array(packed, pa.binary(positions.WIDTH)).slice(cut)
+    column = pa.array(packed, pa.binary(lsns.WIDTH)).slice(cut)
     parts = positions.parts_of(column)
     assert positions.which_above(parts, limit).tolist() == [p > limit for p in packed[cut:]]
     assert positions.which_below_truncate(parts, limit).tolist() == [
@@ -86,7 +87,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=60)
 
 
 def packed(event: Event, epoch: int = 1) -> bytes:
-    return positions.pack(epoch, *positions.postgres(event.sequence, event.lsn))
+    return lsns.pack(epoch, *lsns.of_stream(event.sequence, event.lsn))
 
 
 @given(STEPS, st.sampled_from([None, 990]))
@@ -141,8 +142,8 @@ def test_lsn_alone_loses_a_committed_row():
     )
 )
 def test_many_at_once_equals_one_by_one(sequences):
-    many = positions.postgres_packed(sequences, 3)
+    many = lsns.all_of_stream(sequences, 3)
     if many is not None:
-        singles = [positions.postgres(s, None) for s in sequences]
+        singles = [lsns.of_stream(s, None) for s in sequences]
         assert None not in singles
-        assert many == [positions.pack(3, *parts) for parts in singles]
+        assert many == [lsns.pack(3, *parts) for parts in singles]

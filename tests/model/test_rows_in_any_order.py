@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark import tasks
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.converters.json.envelopes import sample
-from lakemark.model import change_batch, positions
+from lakemark.model import change_batch
 from lakemark.model.events import Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile import chunks as deciding
@@ -36,8 +37,8 @@ SCHEMA = schema_of(ORDERS, id="int8", v="text")
 CLEAN = f"clean.{ORDERS}"
 SHARDS = 3
 ROWS = pa.schema([field for field in tasks.DECODED if field.name != "shard"])
-LO = positions.pack(0, 70 * STEP, 70 * STEP)
-SWEPT = positions.pack(0, 60 * STEP, 60 * STEP)
+LO = lsns.pack(0, 70 * STEP, 70 * STEP)
+SWEPT = lsns.pack(0, 60 * STEP, 60 * STEP)
 OLD, NEW = range(100, 112), range(12)  # keys that a sweep removes; keys that are read
 
 

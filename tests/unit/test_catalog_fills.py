@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from lakemark.connectors.connector import parse
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.errors import DependencyError
-from lakemark.model import positions
 from lakemark.model.fills import UNSEEN, Fill
 from lakemark.ops.catalog_watch import CatalogWatch
 from lakemark.settings.config import Config
@@ -76,7 +76,7 @@ def test_older_rows_get_the_value_that_the_catalog_has(whole):
     assert whole.records[0][2]["reason"] == "column w was added to public.a, and older rows have its default"  # fmt: skip
     one = msgspec.convert(given, Fill)
     assert (one.column, one.source, one.cell()[0].as_py()) == ("w", "", "11")
-    assert one.upto == positions.pack(0, 800, 0).hex()
+    assert one.upto == lsns.pack(0, 800, 0).hex()
     assert told(whole)[0] == (T, "column-added", "fill")
 
 
@@ -89,7 +89,7 @@ def test_a_renamed_column_takes_its_values_along(whole):
 def test_positions_are_of_the_epoch_of_now(whole):
     whole.state.epochs = [{}, {}]
     ((_, (given,)),) = then(whole, wide())
-    assert given["upto"] == positions.pack(2, 800, 0).hex()
+    assert given["upto"] == lsns.pack(2, 800, 0).hex()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from lakemark.model import net_change, positions
+from lakemark.connectors.postgres import positions as lsns
+from lakemark.model import net_change
 from lakemark.model.net_change import (
     KeyArrived,
     KeyLeft,
@@ -20,7 +21,7 @@ BC = frozenset({"b", "c"})
 
 
 def at(major, minor=None):
-    return positions.pack(0, major, 1000 + major if minor is None else minor)
+    return lsns.pack(0, major, 1000 + major if minor is None else minor)
 
 
 def event(op, number, *, row=None, unavailable=frozenset(), position=None):
@@ -43,7 +44,7 @@ def read(number):
 
 
 def own(number):
-    position = positions.pack(0, 0, number)
+    position = lsns.pack(0, 0, number)
     return net_change.upsert(
         op="r", position=position, source_ts=number, row=number, own_snapshot=True
     )

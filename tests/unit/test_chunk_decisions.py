@@ -6,7 +6,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lakemark.model import change_batch, chunk_batch, positions
+from lakemark.connectors.postgres import positions as lsns
+from lakemark.model import change_batch, chunk_batch
 from lakemark.model.change_batch import KeyColumns
 from lakemark.reconcile import chunks, window
 from lakemark.reconcile.chunks import Settled
@@ -152,9 +153,7 @@ def test_a_truncate_above_lo_takes_all_rows():
 def test_the_second_mark_of_a_run_counts_where_the_first_one_does_not(kind, apart):
     """A truncate below `lo` removes nothing of the chunk; the one above it removes all."""
     major = [0, 0] if kind == changed_keys.OWN_SNAPSHOT else [99, 105]
-    both = [
-        ShardMark(kind, A, positions.pack(1, m, n)) for m, n in zip(major, (99, 105), strict=True)
-    ]
+    both = [ShardMark(kind, A, lsns.pack(1, m, n)) for m, n in zip(major, (99, 105), strict=True)]
     shard = Shard()
     for found in [both[:1], both[1:]] if apart else [both]:
         shard.batch(marks=[marks(*found)])
@@ -169,10 +168,10 @@ def test_the_second_mark_of_a_run_counts_where_the_first_one_does_not(kind, apar
         (ShardMark(changed_keys.BLIND, A, at(101)), chunks.BLIND),
         (ShardMark(changed_keys.BLIND, A, at(99)), ""),
         (ShardMark(changed_keys.BLIND, B, at(101)), ""),
-        (ShardMark(changed_keys.OWN_SNAPSHOT, A, positions.pack(1, 0, 101)), chunks.OWN_SNAPSHOT),
-        (ShardMark(changed_keys.OWN_SNAPSHOT, A, positions.pack(1, 0, 100)), chunks.OWN_SNAPSHOT),
-        (ShardMark(changed_keys.OWN_SNAPSHOT, A, positions.pack(1, 0, 99)), ""),
-        (ShardMark(changed_keys.OWN_SNAPSHOT, A, positions.pack(2, 0, 1)), chunks.OWN_SNAPSHOT),
+        (ShardMark(changed_keys.OWN_SNAPSHOT, A, lsns.pack(1, 0, 101)), chunks.OWN_SNAPSHOT),
+        (ShardMark(changed_keys.OWN_SNAPSHOT, A, lsns.pack(1, 0, 100)), chunks.OWN_SNAPSHOT),
+        (ShardMark(changed_keys.OWN_SNAPSHOT, A, lsns.pack(1, 0, 99)), ""),
+        (ShardMark(changed_keys.OWN_SNAPSHOT, A, lsns.pack(2, 0, 1)), chunks.OWN_SNAPSHOT),
     ],
 )
 def test_doubt_voids(mark, expected):

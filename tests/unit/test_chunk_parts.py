@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.connectors.postgres.visibility import Server, Snapshot
 from lakemark.errors import TableError
 from lakemark.model import change_batch, chunk_batch, net_change, positions
@@ -40,7 +41,7 @@ def spec(**changed) -> ChunkSpec:
 
 
 def at(number: int) -> bytes:
-    return positions.pack(0, number, number)
+    return lsns.pack(0, number, number)
 
 
 def rows(notes: list[str], *, first: int = 0) -> KeyedRows:

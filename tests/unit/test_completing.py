@@ -2,8 +2,8 @@
 
 import pytest
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.errors import DependencyError
-from lakemark.model import positions
 from lakemark.snapshot import completing, runs
 from lakemark.snapshot.ports import Committed
 from lakemark.snapshot.signals import Rejection
@@ -12,7 +12,7 @@ from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings
 
 pytestmark = pytest.mark.usefixtures("logs")
 
-STREAMED = positions.pack(0, 5, 6)
+STREAMED = lsns.pack(0, 5, 6)
 
 
 def world_of(**settings) -> FakeWorld:
@@ -105,7 +105,7 @@ def test_rows_of_a_snapshot_that_leaves_some_out_do_not_count():
 def test_without_connects_word_an_event_after_the_snapshot_tells():
     world = world_of(own_rows=True)
     world.connect = DependencyError("Connect is too old", code="connect-too-old")
-    world.stream.table(ITEMS, complete=BY_CONNECTOR, passed=positions.pack(0, 0, 6))
+    world.stream.table(ITEMS, complete=BY_CONNECTOR, passed=lsns.pack(0, 0, 6))
     world.start()
     world.go(100.0)
     assert own_runs(world) == []

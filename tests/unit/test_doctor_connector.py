@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 
 from lakemark.connectors import connector
-from lakemark.model import positions
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.ops.doctor import facts_connector
 from lakemark.ops.doctor.checks_connector import (
     CommittedOffsets,
@@ -281,7 +281,7 @@ def asked(worker, **changes):
 
 def test_connect_is_asked_for_offsets_where_there_are_output_topics(worker):
     output = {"topic_prefix": "clean"}
-    assert asked(worker, output=output).committed == CommittedOffsets(positions.pack(0, 100, 200))
+    assert asked(worker, output=output).committed == CommittedOffsets(lsns.pack(0, 100, 200))
     assert asked(worker).committed is None
 
 

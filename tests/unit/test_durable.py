@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakemark.model import positions
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.settings.config import LakeConfig
 from lakemark.sink import names
 from lakemark.sink.delta import chunk_files, roaring, table_store
@@ -123,9 +123,7 @@ def test_what_a_process_committed_that_died_is_on_the_disk_before_its_batch_coun
 def test_a_chunks_file_is_on_the_disk_before_anybody_is_told_of_it(tmp_path, disk):
     lake = LakeConfig(path=str(tmp_path), engine="deletion-vectors")
     rows = pa.table({"id": pa.array([1, 2], pa.int64()), "v": ["a", "b"]})
-    made = ChunkFileWriter(lake)(
-        ORDERS, rows, key=["id"], position=positions.pack(0, 5, 5), source_ts=0
-    )
+    made = ChunkFileWriter(lake)(ORDERS, rows, key=["id"], position=lsns.pack(0, 5, 5), source_ts=0)
     assert made is not None
     folder = Path(names.folder_of(lake, ORDERS))
     assert disk.has(folder / made.path, root=tmp_path / "public")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.converters.json import envelope
 from lakemark.model import positions
 from lakemark.model.events import Headers, Kind, SourceIdentity
@@ -96,10 +97,10 @@ def test_header_of_samples(wrapped):
         assert (json.loads(out.schema[at]) if out.schema[at] else None) == value.get("schema")
         first, second = json.loads(source["sequence"])
         if out.kind[at] == Kind.OWN_SNAPSHOT:
-            assert positions.unpack(out.position[at]) == (1, 0, source["lsn"])
+            assert lsns.unpack(out.position[at]) == (1, 0, source["lsn"])
         else:
             shown = (None if first is None else int(first), int(second))
-            assert positions.sequence_of(out.position[at]) == shown
+            assert lsns.sequence_of(out.position[at]) == shown
 
 
 def test_a_truncate_and_a_key_change_have_the_positions_of_their_transaction():
@@ -260,7 +261,7 @@ def test_a_delete_needs_a_key_or_a_before_image():
 
 def test_first_number_null_counts_as_own_lsn():
     out = one(change(source={"sequence": '[null,"20"]'}))[2]
-    assert positions.unpack(out.position[0]) == (1, 20, 21)
+    assert lsns.unpack(out.position[0]) == (1, 20, 21)
 
 
 @pytest.mark.parametrize("snapshot", ["true", "first", "first_in_data_collection", "last", True])
@@ -268,7 +269,7 @@ def test_own_snapshot_rows_have_major_zero(snapshot):
     for sequence in ('[null,"20"]', '["10","20"]', None):
         kind, _, out = one(change("r", source={"snapshot": snapshot, "sequence": sequence}))
         assert kind == Kind.OWN_SNAPSHOT
-        assert positions.unpack(out.position[0]) == (1, 0, 20)
+        assert lsns.unpack(out.position[0]) == (1, 0, 20)
     lost = change("r", source={"snapshot": snapshot, "sequence": None, "lsn": None})
     assert one(lost)[:2] == (Kind.BAD, "missing-position")
 
@@ -276,7 +277,7 @@ def test_own_snapshot_rows_have_major_zero(snapshot):
 def test_incremental_reads_have_no_lsn():
     kind, _, out = one(change("r", source={"snapshot": "incremental", "lsn": None}))
     assert kind == Kind.INCREMENTAL
-    assert positions.unpack(out.position[0]) == (1, 10, 20)
+    assert lsns.unpack(out.position[0]) == (1, 10, 20)
 
 
 @pytest.mark.parametrize("snapshot", ["false", None, False])

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.connectors.postgres.committed_offsets import committed_position
 from lakemark.errors import DependencyError
-from lakemark.model import positions
 from lakemark.model.offsets import has_passed
 from lakemark.snapshot import output_frontier
 from lakemark.snapshot.flight import flight
@@ -18,7 +18,7 @@ from tests.kit.fake_world import ITEMS, ORDERS, SETTINGS, STEP_S, FakeWorld
 pytestmark = pytest.mark.usefixtures("logs")
 
 TOPIC = f"shop.{ORDERS}"
-AT = [positions.pack(0, major, 5) for major in range(10)]
+AT = [lsns.pack(0, major, 5) for major in range(10)]
 
 
 def waiting(*tables, **changes):
@@ -106,8 +106,8 @@ def test_nothing_is_asked_while_no_chunk_waits():
 @pytest.mark.parametrize(
     ("offset", "wanted"),
     [
-        ({"lsn_commit": 7, "lsn": 9, "lsn_proc": 9}, positions.pack(2, 7, 9)),
-        ({"lsn_commit": -1, "lsn": -2}, positions.pack(2, 2**64 - 1, 2**64 - 2)),
+        ({"lsn_commit": 7, "lsn": 9, "lsn_proc": 9}, lsns.pack(2, 7, 9)),
+        ({"lsn_commit": -1, "lsn": -2}, lsns.pack(2, 2**64 - 1, 2**64 - 2)),
         ({"lsn": 9}, b""),
         ({"lsn_commit": 7}, b""),
         ({"lsn_commit": 7, "lsn": 9, "snapshot": "INITIAL"}, b""),
@@ -128,7 +128,7 @@ def test_offsets_of_another_logical_name_prove_nothing(place):
     now = {"partition": {"server": "shop"}, "offset": {"lsn_commit": 7, "lsn": 9}}
     assert committed_position([old], 0, server="shop") == b""
     for entries in ([old, now], [now, old]):
-        assert committed_position(entries, 0, server="shop") == positions.pack(0, 7, 9)
+        assert committed_position(entries, 0, server="shop") == lsns.pack(0, 7, 9)
 
 
 @given(

@@ -11,8 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark import plans
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.errors import DependencyError
-from lakemark.model import change_batch, fills, positions
+from lakemark.model import change_batch, fills
 from lakemark.model.fills import UNSEEN, Fill, packed
 from lakemark.pipeline import FillBudget, Pipeline
 from lakemark.sink.delta import deletion_vectors, delta_rs, schema_evolution
@@ -46,7 +47,7 @@ RENAMED = {"id": "int8", "w": "text"}
 
 def fill(column="w", upto=100, value=11, source="", kind=None, known=("id", "v")):
     given = "" if source else packed(pa.array([value], kind or pa.int32()))
-    return Fill(column, positions.pack(0, STEP * upto, 0).hex(), known, given, source)
+    return Fill(column, lsns.pack(0, STEP * upto, 0).hex(), known, given, source)
 
 
 # -- the table ------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ def packet(*images, op="u"):
     return change_batch.build_simple(
         keys=pa.array([b"[%d]" % n for n in range(count)], pa.binary()),
         ops=pa.array([op] * count),
-        position=pa.array([positions.pack(0, STEP * p, 0) for p, _ in images], pa.binary()),
+        position=pa.array([lsns.pack(0, STEP * p, 0) for p, _ in images], pa.binary()),
         source_ts=pa.array([0] * count, pa.int64()),
         force=pa.array([False] * count),
         rows=pa.array([row for _, row in images]),
@@ -557,7 +558,7 @@ def test_a_fill_is_forgotten_where_no_older_image_can_come(more, left):
     entry = TableState(fills=[fill(upto=100)], **more)
     state = PipelineState(tables={ORDERS: entry})
     for passed, stays in ((None, True), (99, True), (100, left)):
-        bound = None if passed is None else positions.pack(0, STEP * passed, 0)
+        bound = None if passed is None else lsns.pack(0, STEP * passed, 0)
         tables.end_fills(state, lambda _, bound=bound: bound)
         assert bool(entry.fills) == stays
 

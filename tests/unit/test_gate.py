@@ -2,6 +2,7 @@
 
 import pytest
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.model import positions
 from lakemark.model.decoding import AppliedPosition
 from lakemark.model.events import Kind
@@ -11,11 +12,11 @@ CHANGE, OWN, READ, TRUNCATE = Kind.CHANGE, Kind.OWN_SNAPSHOT, Kind.INCREMENTAL, 
 
 
 def at(major, minor=None):
-    return positions.pack(0, major, major if minor is None else minor)
+    return lsns.pack(0, major, major if minor is None else minor)
 
 
 def own(lsn):
-    return positions.pack(0, 0, lsn)
+    return lsns.pack(0, 0, lsn)
 
 
 def run(events, start=None):
@@ -110,7 +111,7 @@ def test_other_kinds_concern_no_table():
 
 
 def first(lsn):
-    return positions.pack(0, *positions.postgres(f'[null,"{lsn}"]', None))
+    return lsns.pack(0, *lsns.of_stream(f'[null,"{lsn}"]', None))
 
 
 @pytest.mark.parametrize(

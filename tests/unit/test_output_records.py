@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 
 from lakemark import tasks
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.converters.json.envelopes import sample
 from lakemark.converters.registry import CONVERTERS, JSON
-from lakemark.model import change_batch, chunk_batch, positions
+from lakemark.model import change_batch, chunk_batch
 from lakemark.model.events import Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile import outputs
@@ -172,7 +173,7 @@ def test_behind_a_dead_letter_nothing_is_put_in(shop, out):
 
 
 def test_rows_of_a_chunk_are_reads_its_absent_keys_deletes_and_its_fills_nothing():
-    position = positions.pack(0, 70, 70)
+    position = lsns.pack(0, 70, 70)
     columns = change_batch.KeyColumns(("id",))
 
     def packet(make, *keys, kind=change_batch.NET, **more):
@@ -222,7 +223,7 @@ def test_a_row_that_a_chunk_completes_is_told_whole_at_its_position(shop, out):
     names = pa.array([b"[1]", b"[2]"], pa.binary())
     key = change_batch.KeyColumns(("id",))
     read = chunk_batch.reads(names, rows, source_ts=1_000_000, table=ORDERS, key_columns=key)
-    lost = chunk_batch.as_of(read, positions.pack(0, 70, 70), record=change_batch.FILL)
+    lost = chunk_batch.as_of(read, lsns.pack(0, 70, 70), record=change_batch.FILL)
     blob = change_batch.encode(change_batch.with_metadata(lost, schema=SCHEMA.to_json()))
     passed = [0, outputs.SURVIVORS, ORDERS, "chunk/1", 0, 0, blob]
     shop.runner.inserted = [dict(zip(tasks.DECODED.names, passed, strict=True))]

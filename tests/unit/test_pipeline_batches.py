@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from deltalake import DeltaTable
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.errors import DependencyError
-from lakemark.model import positions
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink import apply, lake_plan, names
 from lakemark.state import tables
@@ -320,7 +320,7 @@ def test_a_source_that_went_back_in_time_stops_the_table_until_a_new_epoch(shop)
     assert shop.values() == {1: "restored"}
     assert shop.state.tables[ORDERS].resnapshot
     row = shop.rows()[1]
-    assert positions.unpack(row["_cdc"]["position"])[0] == 1
+    assert lsns.unpack(row["_cdc"]["position"])[0] == 1
     shop.put("u", 70, 1, v="on", ts=2002)
     shop.run()
     assert shop.values() == {1: "on"}

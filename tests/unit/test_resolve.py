@@ -6,8 +6,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.errors import TableError
-from lakemark.model import change_batch, net_change, positions
+from lakemark.model import change_batch, net_change
 from lakemark.model.change_batch import PacketRecord
 from lakemark.model.decoding import AppliedPosition, StretchPlan
 from lakemark.model.events import SourceIdentity
@@ -22,7 +23,7 @@ from tests.kit.table_model import DictLake, kafka, lake_schema
 
 
 def at(major, minor=1):
-    return positions.pack(0, major, minor)
+    return lsns.pack(0, major, minor)
 
 
 def row(key, a=None, b=None, c=None):
@@ -98,7 +99,7 @@ def test_rows_below_this_batchs_truncate_are_no_base():
         Entry("d", (6, 7), 1, 1, before=row(1), new_key=2),
     )
     result = resolve(found, floor=None, pending=None, read_rows=lake.read_rows, deletes="hard")
-    assert result.truncate == positions.pack(0, 4, 5)
+    assert result.truncate == lsns.pack(0, 4, 5)
     (left,) = result.pending.to_pylist()
     assert left["row"]["id"] is None  # nothing is known of a row that the truncate removed
 
@@ -128,7 +129,7 @@ def test_a_truncate_alone_needs_no_columns():
         read_rows=lambda keys: pytest.fail("nothing to read"),
         deletes="hard",
     )
-    assert result.truncate == positions.pack(0, 4, 5)
+    assert result.truncate == lsns.pack(0, 4, 5)
     assert result.write_set.num_rows == 0
 
 

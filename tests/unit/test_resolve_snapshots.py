@@ -3,7 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from lakemark.model import change_batch, chunk_batch, positions
+from lakemark.connectors.postgres import positions as lsns
+from lakemark.model import change_batch, chunk_batch
 from lakemark.model.change_batch import KeyColumns
 from lakemark.sink.resolve import Part, resolve
 from tests.kit.log_model import PLACEHOLDER, TABLE, Entry, table_schema
@@ -56,7 +57,7 @@ def test_an_incremental_read_is_removed_by_a_truncate_that_commits_behind_it(tog
         assert lake.rows().keys() == {1}
         result = apply(lake, parts(later), version=2)
         lake.truncate(result.truncate, version=2)
-    assert result.truncate == positions.pack(0, 104, 80)
+    assert result.truncate == lsns.pack(0, 104, 80)
     assert lake.rows() == {}
 
 

@@ -11,8 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark import plans
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.errors import TableError
-from lakemark.model import change_batch, positions
+from lakemark.model import change_batch
 from lakemark.model.decoding import Records, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
@@ -267,7 +268,7 @@ def test_a_snapshot_s_sweep_removes_rows_whatever_the_policy_says_of_truncates(b
         path = str(tmp_path / behavior / str(len(policy.exclude)))
         table = Table(path, engine, policy)
         table.put(*OLD)
-        swept = change_batch.truncates([positions.pack(0, 8 * 1000, 8 * 1000)], table=TABLE)
+        swept = change_batch.truncates([lsns.pack(0, 8 * 1000, 8 * 1000)], table=TABLE)
         own = TablePlan(path, engine=engine, key=("id",), policy=policy, written=True)
         parts = [Part("sweep/r1", 0, swept, digest=99)]
         apply(TABLE, parts, LakePlan("q", table.batch, "stream", lambda _, own=own: own))

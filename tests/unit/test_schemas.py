@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.converters.registry import CONVERTERS, JSON
-from lakemark.model import positions
 from lakemark.model.decoding import DeadLetter
 from lakemark.model.key_ranges import KeyRange
 from lakemark.reconcile import window
@@ -23,7 +23,7 @@ from lakemark.state.tables import TableState
 from tests.kit.golden import samples
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
-LO = positions.pack(1, 2, 3).hex()
+LO = lsns.pack(1, 2, 3).hex()
 PART = {"run": "r1", "table": "public.a", "chunk": 0, "attempt": 1}
 
 

@@ -6,7 +6,7 @@ import json
 import msgspec
 import pytest
 
-from lakemark.model import positions
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.model.decoding import REPORT, Report, TableReport
 from lakemark.model.events import Learnt
 from lakemark.model.offsets import EARLIEST
@@ -89,12 +89,12 @@ def test_the_horizon_only_rises():
 # -- reports and outcomes --------------------------------------------------------------------------
 
 START, END = {TOPIC: {0: 10}}, {TOPIC: {0: 20}}
-WATER = StoredPosition(positions.pack(0, 100, 100).hex(), 7)
+WATER = StoredPosition(lsns.pack(0, 100, 100).hex(), 7)
 
 
 def report(first: int = 10, partition: int = 0, topic: str = TOPIC, **told) -> Report:
     tables_of = told.pop("of", {})
-    told = {"position": positions.pack(0, 200 + first, 1), "source_ts": first} | told
+    told = {"position": lsns.pack(0, 200 + first, 1), "source_ts": first} | told
     return Report(topic, partition, first, first, tables=tables_of, kinds={}, dead=0, **told)
 
 
@@ -383,7 +383,7 @@ def test_a_reason_for_a_snapshot_is_not_replaced_by_that_of_adoption():
 
 # -- a connector that began without offsets --------------------------------------------------------
 
-STREAMED, SNAPSHOT = positions.pack(0, 9, 9).hex(), positions.pack(0, 0, 9).hex()
+STREAMED, SNAPSHOT = lsns.pack(0, 9, 9).hex(), lsns.pack(0, 0, 9).hex()
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_where_a_batch_begins():
 
 def test_the_last_stretch_of_a_partition_says_its_high_water():
     found = [report(30, creates=True), report(10), report(20), report(5, 1)]
-    last = StoredPosition(positions.pack(0, 230, 1).hex(), 30, creates=True)
+    last = StoredPosition(lsns.pack(0, 230, 1).hex(), 30, creates=True)
     state = PipelineState(high_waters={TOPIC: {0: WATER, 2: WATER}})
     advance.high_waters(state, found)
     assert state.high_waters[TOPIC][0] == last

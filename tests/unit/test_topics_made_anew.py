@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.model import positions
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.model.decoding import Records
 from lakemark.sink.output import transaction
 from lakemark.source import raw_records
@@ -78,7 +78,7 @@ def test_its_records_are_of_the_newest_epoch(shop, partitions):
     shop.run()
     assert shop.state.tables[ORDERS].state == tables.STREAMING
     assert shop.values()[0] == "later"
-    assert positions.unpack(shop.rows()[0]["_cdc"]["position"])[0] == 2
+    assert lsns.unpack(shop.rows()[0]["_cdc"]["position"])[0] == 2
 
 
 @given(

@@ -6,9 +6,9 @@ from zlib import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.converters.json import envelope
 from lakemark.converters.registry import CONVERTERS, JSON
-from lakemark.model import positions
 from lakemark.model.events import Headers, Kind, SourceIdentity
 from lakemark.source import changed_keys
 from tests.kit.golden import samples
@@ -34,7 +34,7 @@ def heads_of(rows: list[tuple[Kind, str, str, bytes]]) -> Headers:
 
 
 def at(n: int) -> bytes:
-    return positions.pack(1, n, n)
+    return lsns.pack(1, n, n)
 
 
 def unpacked(packed: changed_keys.Packed) -> list[tuple[int, tuple]]:
@@ -96,9 +96,9 @@ def test_truncates_and_own_snapshots_go_to_every_shard_once_per_table():
         (Kind.TRUNCATE, "public.a", "t", at(5)),
         (Kind.TRUNCATE, "public.a", "t", at(9)),
         (Kind.TRUNCATE, "public.a", "t", at(7)),
-        (Kind.OWN_SNAPSHOT, "public.a", "r", positions.pack(1, 0, 3)),
-        (Kind.OWN_SNAPSHOT, "public.a", "r", positions.pack(1, 0, 3)),
-        (Kind.OWN_SNAPSHOT, "public.b", "r", positions.pack(1, 0, 3)),
+        (Kind.OWN_SNAPSHOT, "public.a", "r", lsns.pack(1, 0, 3)),
+        (Kind.OWN_SNAPSHOT, "public.a", "r", lsns.pack(1, 0, 3)),
+        (Kind.OWN_SNAPSHOT, "public.b", "r", lsns.pack(1, 0, 3)),
     ]
     packed = changed_keys.pack_touches(
         CONVERTERS[JSON], heads_of(rows), [None] * 3 + [b"[1]"] * 3, shards=2
@@ -106,8 +106,8 @@ def test_truncates_and_own_snapshots_go_to_every_shard_once_per_table():
     assert packed.touches == {}
     assert changed_keys.unpack_marks(packed.marks) == [
         changed_keys.ShardMark(changed_keys.TRUNCATE, "public.a", at(9)),
-        changed_keys.ShardMark(changed_keys.OWN_SNAPSHOT, "public.a", positions.pack(1, 0, 3)),
-        changed_keys.ShardMark(changed_keys.OWN_SNAPSHOT, "public.b", positions.pack(1, 0, 3)),
+        changed_keys.ShardMark(changed_keys.OWN_SNAPSHOT, "public.a", lsns.pack(1, 0, 3)),
+        changed_keys.ShardMark(changed_keys.OWN_SNAPSHOT, "public.b", lsns.pack(1, 0, 3)),
     ]
 
 

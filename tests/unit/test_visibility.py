@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.connectors.database import Watermark, visible
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.connectors.postgres.visibility import Blocker, Server, Snapshot, bound_of
-from lakemark.model import positions
 
 HERE = Server("2024-01-01T00:00:00.000000Z", 1)
 
@@ -33,11 +33,11 @@ def test_a_watermarks_position_is_below_what_commits_behind_it_and_above_what_ca
     """Events name the commit before their own transaction's: (last commit, own LSN)."""
     position = Watermark("a", snapshot(5, 8), bound_of(1000)).position(2)
     before = [
-        positions.pack(2, 900, 5000),
-        positions.pack(2, 1000, 990),
-        positions.pack(1, 9999, 9),
+        lsns.pack(2, 900, 5000),
+        lsns.pack(2, 1000, 990),
+        lsns.pack(1, 9999, 9),
     ]
-    behind = [positions.pack(2, 1001, 10), positions.pack(2, 1001, 5000), positions.pack(3, 1, 1)]
+    behind = [lsns.pack(2, 1001, 10), lsns.pack(2, 1001, 5000), lsns.pack(3, 1, 1)]
     assert max(before) < position < min(behind)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.errors import StateVersionError
 from lakemark.model import positions
 from lakemark.model.control import ORDER_MODE, TABLE_MODE, converted
@@ -22,7 +23,7 @@ A, B = "public.a", "public.b"
 
 
 def at(n: int) -> bytes:
-    return positions.pack(1, n, n)
+    return lsns.pack(1, n, n)
 
 
 def log(*events: tuple) -> bytes:
@@ -30,7 +31,7 @@ def log(*events: tuple) -> bytes:
     columns = [
         pa.array([t for t, *_ in events]).dictionary_encode(),
         pa.array([k for _, k, *_ in events], pa.binary()),
-        pa.array([at(n) for *_, n in events], pa.binary(positions.WIDTH)),
+        pa.array([at(n) for *_, n in events], pa.binary(lsns.WIDTH)),
         pa.array([op != "u" for _, _, op, _ in events]),
     ]
     return changed_keys.encode_touches(
@@ -248,7 +249,7 @@ def test_the_end_of_one_run_takes_what_only_its_tables_had():
         for kind in (changed_keys.TRUNCATE, changed_keys.BLIND)
         for t in (A, B)
     ]
-    found += [ShardMark(changed_keys.OWN_SNAPSHOT, t, positions.pack(1, 0, 7)) for t in (A, B)]
+    found += [ShardMark(changed_keys.OWN_SNAPSHOT, t, lsns.pack(1, 0, 7)) for t in (A, B)]
     shard.batch(control=[start("r1", A, B), start("r2", B)], marks=[marks(*found)])
     shard.batch(control=[end("r1")])
     kept = [shard.now.floors, shard.now.blind, shard.now.own]
@@ -348,7 +349,7 @@ def test_floors_and_blind_spots_go_forward_only():
 
 def test_an_own_snapshot_of_a_table_under_a_run_restarts_it_once():
     shard = Shard()
-    own = [ShardMark(changed_keys.OWN_SNAPSHOT, t, positions.pack(1, 0, 7)) for t in (A, B)]
+    own = [ShardMark(changed_keys.OWN_SNAPSHOT, t, lsns.pack(1, 0, 7)) for t in (A, B)]
     shard.batch(marks=[marks(*own)])
     assert shard.outputs == []
     shard.batch(control=[start()], marks=[marks(*own)])

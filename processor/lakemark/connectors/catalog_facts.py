@@ -183,3 +183,8 @@ class SourceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     sends_generated: bool = False
     elsewhere: dict[int, str] = {}
     tables: dict[str, TableFacts] = {}
+
+    @property
+    def end(self) -> bytes:
+        """Where the log ended, as a position behind its epoch."""
+        return self.lsn.to_bytes(8) + bytes(8)

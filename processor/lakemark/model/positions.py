@@ -1,240 +1,254 @@
-"""Source positions that can be compared: commit order as fixed-width sortable bytes.
+"""Positions in a source's log: bytes that sort in commit order, and what they mean.
 
-A position is ``epoch (4) | major (8) | minor (8)``, big endian, 20 bytes. For PostgreSQL major is
-the LSN of the last commit before the event and minor the event's own LSN: the two numbers of
-``source.sequence``. ``lsn`` alone is never a position: transactions arrive in commit order, a
-change's own LSN does not (Debezium's WalPositionLocator says the same).
-
-The first transaction of a new slot has no last commit. Its events have their own LSN as major, and
-as minor the same with the lowest bit set: LSNs are multiples of 8, so no other event has that.
-Equal numbers would not do: the first change of a transaction that follows another at once has them.
-
-Two majors are no LSNs and mark what was read outside the stream's order: 0 the connector's own
-snapshot, 1 Debezium's incremental reads (`outside_stream`).
+A position begins with four bytes of epoch, the first of which is the number of its *kind*; what
+follows is the kind's own, of a fixed width. Every database has a kind, whose rules stand in its
+connector's folder (`RULES`, one line each): which two positions are of one transaction, which rows
+were read outside the log's order and how those compare with a truncate. Whoever holds a position
+asks here and need not know of which database it is.
 """
 
-import re
-import struct
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-WIDTH: Final = 20
-_LAYOUT: Final = struct.Struct(">IQQ")
-LOWEST: Final = bytes(WIDTH)
-OWN_SNAPSHOT: Final = 0
-INCREMENTAL: Final = 1
-_PARTS: Final = np.dtype([("epoch", ">u4"), ("major", ">u8"), ("minor", ">u8")])
+LOWEST: Final = bytes(20)
+"""Below every position: where there is none."""
+
+KIND_BITS: Final = 24
+_EPOCH: Final = 4  # bytes
+
+RULES: Final[dict[int, str]] = {
+    0: "lakemark.connectors.postgres.positions",
+}
+"""The module whose `POSITIONS` are the rules of each kind, by its number."""
+
+KINDS: Final[dict[str, int]] = {"postgresql": 0}
+"""Numbers of kinds by `source.connector`."""
 
 
-def pack(epoch: int, major: int, minor: int) -> bytes:
-    """The position as 20 bytes whose byte order is commit order.
+class PositionRules(Protocol):
+    """What the positions of one kind mean. Pure.
+
+    Attributes:
+        width: bytes of a position.
+        fields: of the source block, those that `from_source` needs, and their types.
+    """
+
+    width: int
+    fields: Mapping[str, type]
+
+    def from_source(
+        self, fields: Mapping[str, Sequence[Any]], own: Sequence[bool] | None, epoch: int
+    ) -> list[bytes | None]:
+        """Return the positions of many records; None for one whose source block has none.
+
+        Args:
+            fields: of the source blocks, as `fields` names them: a column each, None where absent.
+            own: which are rows of the connector's own snapshot; None = none.
+            epoch: number of the epoch.
+        """
+
+    def of_numbers(self, numbers: npt.NDArray[np.int64], epoch: int) -> npt.NDArray[np.uint8]:
+        """Return the positions of records of the stream, a row of bytes for each row of numbers.
+
+        Args:
+            numbers: what a compiled reader has found in the source blocks, in the kind's order.
+            epoch: number of the epoch.
+        """
+
+    def numbers_of(self, position: bytes) -> tuple[int, ...]:
+        """Return the numbers of a position of the stream, as `of_numbers` got them."""
+
+    def transactions(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return a number a row, equal for records of one transaction of one epoch."""
+
+    def to_source(self, position: bytes) -> dict[str, Any]:
+        """Return the fields of a source block that has this position of the stream."""
+
+    def one_transaction(self, before: bytes, after: bytes) -> bool:
+        """Return whether two positions may be of one transaction."""
+
+    def is_own_snapshot(self, position: bytes) -> bool:
+        """Return whether a row of the connector's own snapshot has this position."""
+
+    def snapshot_of(self, position: bytes) -> int:
+        """Return the number that tells the connector's own snapshots apart, of a row of one."""
+
+    def which_first(self, positions: Sequence[bytes]) -> list[int]:
+        """Return which of many are of the first transaction of a log that was begun anew."""
+
+    def outside_stream(self, position: bytes) -> bytes:
+        """Return the position of the connector's incremental read: older than any event."""
+
+    def taken_before(self, own_snapshot: bytes, position: bytes) -> bool:
+        """Return whether the connector's own snapshot was taken before an event; no if in doubt."""
+
+    def below_truncate(self, position: bytes, truncate: bytes) -> bool:
+        """Return whether a truncate at `truncate` removes a row at `position`."""
+
+    def which_below_truncate(
+        self, column: pa.FixedSizeBinaryArray, truncate: bytes
+    ) -> npt.NDArray[np.bool_]:
+        """`below_truncate` of many."""
+
+    def ranges_below_truncate(self, truncate: bytes) -> list[tuple[bytes | None, bytes, bool]]:
+        """Return `below_truncate` as ranges: above the first, below the second or equal to it."""
+
+
+def rules_of(connector: str) -> PositionRules:
+    """Return the rules of a connector's positions.
+
+    Args:
+        connector: `source.connector`.
 
     Raises:
-        struct.error: a part is negative or wider than its field.
+        KeyError: nobody knows this connector.
     """
-    return _LAYOUT.pack(epoch, major, minor)
+    return _rules(KINDS[connector])
 
 
-def packed(epoch: int, numbers: npt.NDArray[np.int64 | np.uint64]) -> npt.NDArray[np.uint8]:
-    """`pack` of many: a row of 20 bytes for each row of major and minor."""
-    found = np.empty((len(numbers), WIDTH), np.uint8)
-    found[:, :4] = np.frombuffer(epoch.to_bytes(4), np.uint8)
-    found[:, 4:] = numbers.astype(">u8").view(np.uint8)
+def fields_of(connector: str) -> Mapping[str, type]:
+    """Return the fields of a source block that its position is made of; none of a stranger's."""
+    return rules_of(connector).fields if connector in KINDS else {}
+
+
+@cache
+def _rules(kind: int) -> PositionRules:
+    found: PositionRules = import_module(RULES[kind]).POSITIONS
     return found
 
 
-def unpack(position: bytes) -> tuple[int, int, int]:
-    """Epoch, major and minor of a position made by `pack`."""
-    return _LAYOUT.unpack(position)
+def is_one(position: bytes) -> bool:
+    """Return whether these bytes are a position of some kind."""
+    return bool(position) and position[0] in RULES and len(position) == _rules(position[0]).width
+
+
+def epoch_number(connector: str, number: int) -> int:
+    """Return the number of an epoch with its kind, as the first bytes of its positions have it.
+
+    Args:
+        connector: `source.connector`; one that nobody knows has no positions.
+        number: of the epoch.
+    """
+    return (KINDS.get(connector, 0) << KIND_BITS) | number
 
 
 def of_epoch(epoch: int, rest: bytes) -> bytes:
-    """The position of an epoch with what stands behind it; empty = the lowest of the epoch."""
-    return epoch.to_bytes(4) + (rest or bytes(WIDTH - 4))
+    """Return the position of an epoch with what stands behind it; empty = the lowest of the epoch.
+
+    Args:
+        epoch: as `epoch_number` gives it.
+        rest: of the kind's width, without the epoch's four bytes.
+    """
+    kind = epoch >> KIND_BITS
+    return epoch.to_bytes(_EPOCH) + (rest or bytes(_rules(kind).width - _EPOCH))
 
 
 def epoch_of(position: bytes) -> bytes:
-    """The epoch, as bytes that compare."""
-    return position[:4]
-
-
-def one_transaction(before: bytes, after: bytes) -> bool:
-    """Say whether two positions may be of one transaction: equal majors, or a slot's first one."""
-    one, other = unpack(before), unpack(after)
-    return one[:2] == other[:2] or (_is_first(*one[1:]) and _is_first(*other[1:]))
-
-
-def sequence_of(position: bytes) -> tuple[int | None, int]:
-    """Last commit and own LSN of a stream position, as `postgres` read them."""
-    _, major, minor = unpack(position)
-    return (None, major) if _is_first(major, minor) else (major, minor)
-
-
-def _is_first(major: int, minor: int) -> bool:
-    """Say whether an event is of a slot's first transaction."""
-    return not major & 7 and minor == major + 1
-
-
-def which_first(found: Sequence[bytes]) -> list[int]:
-    """Return the indexes of the stream positions that are of a slot's first transaction."""
-    minors = np.frombuffer(b"".join(found), np.uint8)[WIDTH - 1 :: WIDTH]
-    odd = np.flatnonzero(minors & 1)  # LSNs are even
-    return [at for at in odd.tolist() if _is_first(*unpack(found[at])[1:])]
-
-
-def is_own_snapshot(position: bytes) -> bool:
-    """Say whether a row of the connector's own snapshot has this position (major 0)."""
-    return position[4:12] == bytes(8)
+    """Return the epoch, with its kind, as bytes that compare."""
+    return position[:_EPOCH]
 
 
 def is_of_stream(position: bytes) -> bool:
-    """Say whether an event of the stream has this position: not LOWEST, and of no snapshot."""
+    """Return whether an event of the stream has it: not `LOWEST`, and of no snapshot."""
     return position != LOWEST and not is_own_snapshot(position)
 
 
-def outside_stream(position: bytes) -> bytes:
-    """The position of a read that was not taken in the stream: older than any event.
+def one_transaction(before: bytes, after: bytes) -> bool:
+    """See `PositionRules`."""
+    return before[0] == after[0] and _rules(before[0]).one_transaction(before, after)
 
-    Debezium's incremental reads carry the position of their close row, which is newer than what
-    they saw; in a table nothing must lose against them. What is kept is the commit before the close
-    row's: a truncate that commits later removes the row, also one that was written before the close
-    row, by a transaction that was still open then.
-    """
-    return position[:4] + INCREMENTAL.to_bytes(8) + position[4:12]
+
+def is_own_snapshot(position: bytes) -> bool:
+    """See `PositionRules`."""
+    return _rules(position[0]).is_own_snapshot(position)
+
+
+def snapshot_of(position: bytes) -> int:
+    """See `PositionRules`."""
+    return _rules(position[0]).snapshot_of(position)
+
+
+def which_first(found: Sequence[bytes]) -> list[int]:
+    """See `PositionRules`; all of one kind."""
+    return _rules(found[0][0]).which_first(found) if found else []
+
+
+def outside_stream(position: bytes) -> bytes:
+    """See `PositionRules`."""
+    return _rules(position[0]).outside_stream(position)
 
 
 def taken_before(own_snapshot: bytes, position: bytes) -> bool:
-    """Say whether the connector's own snapshot was taken before an event; if in doubt it was not.
-
-    Its LSN was sampled outside the stream, at or before the moment that its rows show: so it is
-    compared with the event's own LSN, and equal says nothing.
-    """
-    return (own_snapshot[:4], own_snapshot[12:]) < (position[:4], position[12:])
+    """See `PositionRules`."""
+    kind = own_snapshot[0]
+    return kind == position[0] and _rules(kind).taken_before(own_snapshot, position)
 
 
 def below_truncate(position: bytes, truncate: bytes) -> bool:
-    """Say whether a truncate at `truncate` removes a row at `position`.
+    """See `PositionRules`; what is of another kind is compared as bytes."""
+    kind = truncate[0]
+    if position[0] != kind:
+        return position < truncate
+    return _rules(kind).below_truncate(position, truncate)
 
-    A row of the connector's own snapshot carries an LSN sampled outside the stream, so only that
-    LSN is compared with the truncate's own: where the log ended then is where the next record
-    begins, so that equal means later. An incremental read carries a commit, which is compared with
-    the commit before the truncate.
+
+def which_below_truncate(column: pa.ChunkedArray, truncate: bytes) -> npt.NDArray[np.bool_]:
+    """`below_truncate` of many; all of the truncate's kind."""
+    rules = _rules(truncate[0])
+    fixed = column.combine_chunks().cast(pa.binary(rules.width))
+    return rules.which_below_truncate(fixed, truncate)
+
+
+def ranges_below_truncate(truncate: bytes) -> list[tuple[bytes | None, bytes, bool]]:
+    """See `PositionRules`."""
+    return _rules(truncate[0]).ranges_below_truncate(truncate)
+
+
+def to_source(position: bytes) -> dict[str, Any]:
+    """See `PositionRules`."""
+    return _rules(position[0]).to_source(position)
+
+
+# -- columns of positions ------------------------------------------------------------------------
+
+
+def fixed(found: Sequence[bytes]) -> pa.FixedSizeBinaryArray:
+    """Return positions of one width as a column; without any, one of the width of `LOWEST`."""
+    width = len(found[0]) if found else len(LOWEST)
+    return pa.Array.from_buffers(
+        pa.binary(width), len(found), [None, pa.py_buffer(b"".join(found))]
+    )
+
+
+def words(column: pa.FixedSizeBinaryArray) -> list[npt.NDArray[np.uint64]]:
+    """Return a column's bytes as numbers, the most significant first; of nulls they are anything.
+
+    Two positions compare as their numbers do, one after the other.
     """
-    epoch, major, minor = unpack(position)
-    if epoch == unpack(truncate)[0]:
-        if major == OWN_SNAPSHOT:
-            return minor <= unpack(truncate)[2]
-        if major == INCREMENTAL:
-            return minor < unpack(truncate)[1]
-    return position < truncate
+    width = column.type.byte_width
+    start = column.offset * width
+    data = np.frombuffer(column.buffers()[1], np.uint8, count=len(column) * width, offset=start)
+    data = data.reshape(len(column), width)
+    behind = -(-(width - _EPOCH) // 8)
+    padded = np.zeros((len(column), 8 + 8 * behind), np.uint8)
+    padded[:, 4:8] = data[:, :_EPOCH]
+    padded[:, 8 : 8 + width - _EPOCH] = data[:, _EPOCH:]
+    return list(padded.view(">u8").astype(np.uint64).T)
 
 
-def parts_of(column: pa.FixedSizeBinaryArray) -> npt.NDArray[np.void]:
-    """Epoch, major and minor of many positions, as fields of these names; nulls are anything."""
-    start = column.offset * WIDTH
-    return np.frombuffer(column.buffers()[1], _PARTS, count=len(column), offset=start)
-
-
-def which_above(parts: npt.NDArray[np.void], bound: bytes) -> npt.NDArray[np.bool_]:
-    """Say of each of many positions (`parts_of`) whether it is above a bound."""
-    epoch, major, minor = unpack(bound)
-    later = (parts["major"] > major) | ((parts["major"] == major) & (parts["minor"] > minor))
-    above: npt.NDArray[np.bool_] = (parts["epoch"] > epoch) | ((parts["epoch"] == epoch) & later)
+def which_above(column: pa.FixedSizeBinaryArray, bound: bytes) -> npt.NDArray[np.bool_]:
+    """Return which of many positions are above a bound of their width, or above `LOWEST`."""
+    width = column.type.byte_width
+    above: npt.NDArray[np.bool_] = np.zeros(len(column), bool)
+    equal: npt.NDArray[np.bool_] = np.ones(len(column), bool)
+    limits = words(fixed([bound.ljust(width, b"\0")[:width]]))
+    for found, (limit,) in zip(words(column), limits, strict=True):
+        above |= equal & (found > limit)
+        equal &= found == limit
     return above
-
-
-def which_below_truncate(parts: npt.NDArray[np.void], truncate: bytes) -> npt.NDArray[np.bool_]:
-    """`below_truncate` of many positions (`parts_of`)."""
-    epoch, major, minor = unpack(truncate)
-    same = parts["epoch"] == epoch
-    earlier = (parts["major"] < major) | ((parts["major"] == major) & (parts["minor"] < minor))
-    found: npt.NDArray[np.bool_] = (parts["epoch"] < epoch) | (same & earlier)
-    own, incremental = (same & (parts["major"] == read) for read in (OWN_SNAPSHOT, INCREMENTAL))
-    found = np.where(own, parts["minor"] <= minor, found)
-    return np.where(incremental, parts["minor"] < major, found)
-
-
-_SEQUENCE: Final = re.compile(r'\[(?:"(-?[0-9]{1,20})"|null),(?:"(-?[0-9]{1,20})"|null)\]')
-_SAFE_DIGITS: Final = 18  # fits 64 bits for sure
-_WIDTH_64: Final = 1 << 64
-
-
-def postgres(sequence: str | None, lsn: int | None) -> tuple[int, int] | None:
-    """Major and minor of a PostgreSQL record: last commit and own LSN, both unsigned 64 bit.
-
-    Args:
-        sequence: `source.sequence`, e.g. ``["26749936","26750304"]``. With a null first number
-            (the first transaction of a new slot) see the module; a null second one is taken
-            from `lsn`.
-        lsn: `source.lsn`; absent in incremental reads.
-
-    Returns:
-        None when there is no usable sequence. `lsn` alone never makes a position.
-    """
-    numbers = _numbers(sequence, lsn)
-    if numbers is None:
-        return None
-    last, own = numbers
-    return (own, own | 1) if last is None else (last, own)
-
-
-def _numbers(sequence: str | None, lsn: int | None) -> tuple[int | None, int] | None:
-    """Last commit, if there was one, and own LSN."""
-    match = _SEQUENCE.fullmatch(sequence) if sequence else None
-    if match is None:
-        return None
-    major, minor = match.groups()
-    own = int(minor) if minor is not None else lsn
-    if own is None:
-        return None
-    last = int(major) if major is not None else None
-    low = -(_WIDTH_64 >> 1)
-    if not (low <= own < _WIDTH_64 and (last is None or low <= last < _WIDTH_64)):
-        return None
-    # Debezium prints a Java long: above 2**63 it is negative.
-    return None if last is None else last % _WIDTH_64, own % _WIDTH_64
-
-
-def postgres_own_snapshot(sequence: str | None, lsn: int | None) -> tuple[int, int] | None:
-    """Major 0 and the LSN at which the connector's own snapshot was taken; None without one.
-
-    That LSN was sampled outside the stream, so it never stands beside stream positions.
-    """
-    numbers = _numbers(sequence, lsn)
-    if numbers is not None:
-        return 0, numbers[1]
-    if lsn is None or not -(_WIDTH_64 >> 1) <= lsn < _WIDTH_64:
-        return None
-    return 0, lsn % _WIDTH_64
-
-
-def postgres_packed(sequences: Sequence[str | None], epoch: int) -> list[bytes] | None:
-    """Positions of many stream records at once: equal to `pack` of `postgres`, six times faster.
-
-    Returns:
-        None when any sequence is not of the common form with two decimal numbers below 2**63.
-    """
-    if not sequences:
-        return []
-    texts = pa.array(sequences, pa.string())
-    framed = pc.and_(pc.starts_with(texts, '["'), pc.ends_with(texts, '"]'))
-    if not pc.all(framed, skip_nulls=False).as_py():
-        return None
-    pairs = pc.split_pattern(pc.utf8_slice_codeunits(texts, 2, -2), '","')
-    if pc.min_max(pc.list_value_length(pairs)).as_py() != {"min": 2, "max": 2}:
-        return None
-    digits = pairs.flatten()
-    # The cast also reads hexadecimal, and a sign would be a number of the other form.
-    if (
-        not pc.all(pc.ascii_is_decimal(digits)).as_py()
-        or pc.max(pc.binary_length(digits)).as_py() > _SAFE_DIGITS
-    ):
-        return None
-    numbers = digits.cast(pa.uint64()).to_numpy().reshape(-1, 2)
-    found: list[bytes] = packed(epoch, numbers).view(f"V{WIDTH}").ravel().tolist()
-    return found

@@ -473,7 +473,8 @@ class CatalogWatch:
             if self._policies.outcome(table, "add-column") is not Outcome.FOLLOW:
                 continue
             if are_fills(former, facts, several):
-                upto = positions.pack(len(state.epochs), now.lsn, 0)
+                epoch = positions.epoch_number(self._connector.kind, len(state.epochs))
+                upto = positions.of_epoch(epoch, now.end)
                 fills = self._values(former, facts, several, upto)
                 if fills:
                     found[table] = fills

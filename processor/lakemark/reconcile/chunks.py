@@ -199,7 +199,7 @@ def decide(
     Args:
         parts: packets of upserts (rows) and deletes (keys without a row), by number.
         lo: position of the open row.
-        touched: the touches of the table that the shard remembers, schema `REMEMBERED`.
+        touched: the touches of the table that the shard remembers, see `key_log.remembered`.
         floor: position of the table's newest truncate; empty = none.
 
     A chunk without any row has an empty packet: it says which columns the table has.

@@ -15,15 +15,21 @@ import pyarrow.compute as pc
 from lakemark.model import positions
 from lakemark.source import changed_keys
 
-REMEMBERED: Final = pa.schema(
-    [
-        pa.field("table", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("key", pa.binary(), nullable=False),
-        pa.field("position", pa.binary(positions.WIDTH), nullable=False),
-        # Position of the newest c or d; LOWEST where none is remembered.
-        pa.field("barrier", pa.binary(positions.WIDTH), nullable=False),
-    ]
-)
+
+def remembered(position: pa.DataType) -> pa.Schema:
+    """The columns of remembered touches whose positions are of a type: a width of bytes."""
+    return pa.schema(
+        [
+            pa.field("table", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+            pa.field("key", pa.binary(), nullable=False),
+            pa.field("position", position, nullable=False),
+            # Position of the newest c or d; zeros where none is remembered.
+            pa.field("barrier", position, nullable=False),
+        ]
+    )
+
+
+NOTHING: Final = pa.RecordBatch.from_pylist([], remembered(pa.binary(len(positions.LOWEST))))
 
 
 def read(segment: bytes) -> pa.RecordBatch:
@@ -60,14 +66,14 @@ def of_tables(batch: pa.RecordBatch, tables: Iterable[str]) -> pa.RecordBatch:
 def newest(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """One row per table and key: newest position, newest barrier."""
     if not batches:
-        return _empty()
+        return NOTHING
     rows = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks().to_batches()[0]
     group = _groups(rows)
     by_position = rows.take(pa.array(_last_of_each(group, rows.column("position"))))
     barrier = rows.column("barrier").take(pa.array(_last_of_each(group, rows.column("barrier"))))
     return pa.RecordBatch.from_arrays(
         [*(by_position.column(name) for name in ("table", "key", "position")), barrier],
-        schema=REMEMBERED,
+        schema=remembered(barrier.type),
     )
 
 
@@ -80,22 +86,17 @@ def highest(batch: pa.RecordBatch) -> bytes:
 
 def is_above(column: pa.FixedSizeBinaryArray, bound: bytes) -> pa.BooleanArray:
     """Which positions are above a bound."""
-    return pa.array(positions.which_above(positions.parts_of(column), bound))
+    return pa.array(positions.which_above(column, bound))
 
 
 def _as_remembered(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Touches of the log as remembered ones: the barrier is the position of a c or d."""
-    none = pa.scalar(positions.LOWEST, pa.binary(positions.WIDTH))
+    kind = batch.column("position").type
+    none = pa.scalar(bytes(kind.byte_width), kind)
     barrier = pc.if_else(batch.column("is_barrier"), batch.column("position"), none)
     return pa.RecordBatch.from_arrays(
         [*(batch.column(name) for name in ("table", "key", "position")), barrier],
-        schema=REMEMBERED,
-    )
-
-
-def _empty() -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [pa.array([], field.type) for field in REMEMBERED], schema=REMEMBERED
+        schema=remembered(kind),
     )
 
 
@@ -111,15 +112,7 @@ def _last_of_each(
     group: npt.NDArray[np.int64], column: pa.FixedSizeBinaryArray
 ) -> npt.NDArray[np.int64]:
     """Row with the highest position of each group, groups in a fixed order."""
-    parts = positions.parts_of(column)
-    order = np.lexsort(
-        (
-            parts["minor"].astype(np.uint64),
-            parts["major"].astype(np.uint64),
-            parts["epoch"].astype(np.uint32),
-            group,
-        )
-    )
+    order = np.lexsort((*reversed(positions.words(column)), group))
     ends = np.flatnonzero(np.diff(group[order], append=-1))
     last: npt.NDArray[np.int64] = order[ends]
     return last

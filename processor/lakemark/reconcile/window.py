@@ -170,7 +170,7 @@ def arm(runs: set[str], record: Record) -> None:
 
 
 def touched(state: bytes | None) -> pa.RecordBatch:
-    """The touches in a state, one row per table and key, schema `key_log.REMEMBERED`."""
+    """The touches in a state, one row per table and key, see `key_log.remembered`."""
     return _touched(decode_state(state))
 
 
@@ -214,7 +214,7 @@ def _position(text: str) -> bytes:
         position = bytes.fromhex(text)
     except ValueError:
         return positions.LOWEST
-    return position if len(position) == positions.WIDTH else positions.LOWEST
+    return position if positions.is_one(position) else positions.LOWEST
 
 
 def _sweep(now: ShardState, record: Sweep) -> list[Output]:

@@ -272,8 +272,7 @@ def _which_below(column: pa.ChunkedArray, floor: bytes | None) -> npt.NDArray[np
     """Which positions a truncate at `floor` removes."""
     if floor is None:
         return np.zeros(len(column), dtype=bool)
-    fixed = column.combine_chunks().cast(pa.binary(positions.WIDTH))
-    return positions.which_below_truncate(positions.parts_of(fixed), floor)
+    return positions.which_below_truncate(column, floor)
 
 
 def _occurs_once(names: pa.Array, counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

@@ -36,6 +36,7 @@ class Settings:
         completes: whether tables that have never been complete are read by themselves.
         own_rows: whether the connector reads tables itself as it begins.
         own_whole: whether it reads all of their rows then.
+        connector: `source.connector`: whose positions these are.
     """
 
     pipeline: str
@@ -49,6 +50,7 @@ class Settings:
     completes: bool = False
     own_rows: bool = False
     own_whole: bool = True
+    connector: str = "postgresql"
 
     @property
     def early(self) -> float:

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from lakemark.errors import LakemarkError
+from lakemark.model import positions
 from lakemark.snapshot.adapters import Adapters
 from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.flight import Flight, flight
@@ -38,6 +39,7 @@ class Snapshots:
     def __init__(self, world: Adapters, settings: Settings, *, query: Callable[[], str]) -> None:
         self.coordinator = Coordinator(world, settings)
         self.query = query
+        self._kind = settings.connector
         self._steps: object = None
         self._since = -math.inf
 
@@ -81,7 +83,7 @@ class Snapshots:
             {name: _now(entry, state) for name, entry in state.tables.items()}
             | dict.fromkeys(state.left, _LEFT_OUT),
             state.offsets,
-            len(state.epochs),
+            positions.epoch_number(self._kind, len(state.epochs)),
         )
 
 

@@ -22,15 +22,19 @@ from lakemark.converters.converter import Converter
 from lakemark.model import positions
 from lakemark.model.events import Headers, Kind
 
-TOUCHES: Final = pa.schema(
-    [
-        pa.field("table", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("key", pa.binary(), nullable=False),
-        pa.field("position", pa.binary(positions.WIDTH), nullable=False),
-        # The newest c or d of a key begins an incarnation: nothing older may fill its columns.
-        pa.field("is_barrier", pa.bool_(), nullable=False),
-    ]
-)
+
+def touches(position: pa.DataType) -> pa.Schema:
+    """The columns of touches whose positions are of a type: a width of bytes."""
+    return pa.schema(
+        [
+            pa.field("table", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+            pa.field("key", pa.binary(), nullable=False),
+            pa.field("position", position, nullable=False),
+            # The newest c or d of a key begins an incarnation: nothing older may fill its columns.
+            pa.field("is_barrier", pa.bool_(), nullable=False),
+        ]
+    )
+
 
 # Kinds of the two sorts of blobs on their way to the operator.
 TOUCHES_KIND: Final = "touches"
@@ -119,19 +123,17 @@ def _touches(
     seeds = {table: crc32(table.encode() + b"\0") for table in number}
     hashes = [crc32(key, seeds[table]) for key, table in zip(names, tables, strict=True)]
     shard = np.array(hashes, np.uint32) % np.uint32(shards)
-    data = b"".join([heads.position[at] for at in rows])
+    position = positions.fixed([heads.position[at] for at in rows])
     batch = pa.RecordBatch.from_arrays(
         [
             pa.DictionaryArray.from_arrays(
                 pa.array([number[table] for table in tables], pa.int32()), list(number)
             ),
             pa.array(names, pa.binary()),
-            pa.Array.from_buffers(
-                pa.binary(positions.WIDTH), len(rows), [None, pa.py_buffer(data)]
-            ),
+            position,
             pa.array([heads.op[at] != "u" for at in rows], pa.bool_()),
         ],
-        schema=TOUCHES,
+        schema=touches(position.type),
     )
     order = np.argsort(shard, kind="stable")
     edges = np.searchsorted(shard[order], np.arange(shards + 1))
@@ -152,7 +154,7 @@ def encode_touches(batch: pa.RecordBatch) -> bytes:
 
 
 def unpack_touches(blob: bytes) -> pa.RecordBatch:
-    """The touches of one blob, schema `TOUCHES`; columns are views into the blob."""
+    """The touches of one blob, schema `touches`; columns are views into the blob."""
     return pa.ipc.open_stream(blob).read_next_batch()
 
 

@@ -51,7 +51,7 @@ class Folded:
         rejected: (index, reason code, detail) of records that cannot be decoded.
         missed: canonical keys whose rows miss a rejected event, and its position.
         unread: number of the rejected ones whose key cannot be read.
-        own_snapshots: LSNs of the connector's own snapshots.
+        own_snapshots: numbers of the connector's own snapshots, see `positions.snapshot_of`.
         own_ends: whether such a snapshot had read all rows of the table.
         incremental_reads: number of Debezium's incremental reads.
         clamped: timestamps at infinity, clamped.
@@ -220,8 +220,7 @@ class _Fold:
         """Notes what the record is; whether it needs more than to be the newest of its key."""
         kind = self.heads.kind[index]
         if kind == Kind.OWN_SNAPSHOT:
-            lsn = int.from_bytes(self.heads.position[index][12:], "big")
-            self.out.own_snapshots.add(lsn)
+            self.out.own_snapshots.add(positions.snapshot_of(self.heads.position[index]))
             self.out.own_ends |= self.heads.snapshot[index] in _LAST
         elif kind == Kind.INCREMENTAL:
             self.out.incremental_reads += 1

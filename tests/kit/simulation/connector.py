@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import crc32
 
-from lakemark.model import positions
+from lakemark.connectors.postgres import positions as lsns
 from tests.kit.log_model import STEP, TABLE, TOPIC, Entry, Record
 from tests.kit.log_records import key_json, sequence_json, value_json
 from tests.kit.simulation.source import Change, Committed, Source
@@ -193,7 +193,7 @@ class Connector:
         source.sampled = source.lsn
         self.read, self.last_commit = len(source.history), None
         rows, _ = source.state(self.read)
-        at = positions.pack(0, 0, source.sampled)
+        at = lsns.pack(0, 0, source.sampled)
         ts = len(source.history) * 1000
         keys = sorted(rows)
         self.at = len(self.stream)
@@ -208,9 +208,9 @@ class Connector:
 def stream_position(sequence: tuple[int | None, int]) -> bytes:
     """The position of an event of the stream, as lakemark computes it."""
     assert all(number % STEP == 0 for number in sequence if number is not None), sequence
-    parts = positions.postgres(sequence_json(sequence), None)
+    parts = lsns.of_stream(sequence_json(sequence), None)
     assert parts is not None
-    return positions.pack(0, *parts)
+    return lsns.pack(0, *parts)
 
 
 def _signal_record(event: Event, index: int) -> Record:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from lakemark.model import positions
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.model.fills import UNSEEN, Fill, packed
 from tests.kit.log_model import COLUMNS
 from tests.kit.simulation.alters import ADD, DEFAULT, NEW, OLD, Alter
@@ -324,7 +324,7 @@ class History(Writes, Reads):
         """The watch sees what has become of the table, and says it."""
         how, self.looked = self.source.altered, True
         assert how is not None
-        upto = positions.pack(0, self.source.end_of_log(), 0).hex()
+        upto = lsns.pack(0, self.source.end_of_log(), 0).hex()
         value = packed(pa.array([DEFAULT], how.type)) if how.kind == ADD else ""
         fill = Fill(NEW, upto, COLUMNS, value, "" if how.kind == ADD else OLD)
         self.coordinator.say(type="table-fill", fills=[msgspec.to_builtins(fill)])

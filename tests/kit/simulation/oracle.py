@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakemark.model import change_batch, chunk_batch, positions
+from lakemark.connectors.postgres import positions as lsns
+from lakemark.model import change_batch, chunk_batch
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Settled
 from tests.kit.simulation.connector import Event
@@ -230,7 +231,7 @@ def _others(change: dict[str, Any]) -> set[int]:
 
 
 def _short(position: bytes) -> str:
-    _, major, minor = positions.unpack(position)
+    _, major, minor = lsns.unpack(position)
     return f"{major}.{minor}"
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from lakemark import tasks
 from lakemark.connectors.database import Watermark
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.connectors.postgres.visibility import Snapshot
 from lakemark.converters.json import envelope
 from lakemark.model import change_batch, chunk_batch, fills, net_change, positions
@@ -80,9 +81,9 @@ def _by_lsn(patch: Patch) -> None:
     def many(sequences: Any, epoch: int) -> list[bytes] | None:
         return None
 
-    real = positions.postgres
+    real = lsns.of_stream
     patch.setattr(positions, "postgres_packed", many)
-    patch.setitem(envelope._POSITIONS, "postgresql", (one, positions.postgres_own_snapshot))
+    patch.setitem(envelope._POSITIONS, "postgresql", (one, lsns.own_snapshot))
 
 
 def _version_hi(patch: Patch) -> None:
@@ -189,8 +190,8 @@ def _no_barrier(patch: Patch) -> None:
     """A losing row fills whatever incarnation it meets."""
 
     def decide(parts: Any, lo: bytes, touched: pa.RecordBatch, *, floor: bytes) -> Any:
-        none = np.frombuffer(bytes(positions.WIDTH) * touched.num_rows, "V20")
-        barrier = pa.array(none.tolist(), pa.binary(positions.WIDTH))
+        none = np.frombuffer(bytes(lsns.WIDTH) * touched.num_rows, "V20")
+        barrier = pa.array(none.tolist(), pa.binary(lsns.WIDTH))
         at = touched.schema.get_field_index("barrier")
         return real(parts, lo, touched.set_column(at, "barrier", barrier), floor=floor)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lakemark.model import positions
+from lakemark.connectors.postgres.positions import of_stream, pack
 
 
 def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, server: str) -> bytes:
@@ -29,7 +29,7 @@ def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, serv
         if not isinstance(offset, Mapping) or offset.get("snapshot"):
             continue
         last, own = offset.get("lsn_commit"), offset.get("lsn")
-        parts = positions.postgres(f'["{last}","{own}"]' if last is not None else None, None)
+        parts = of_stream(f'["{last}","{own}"]' if last is not None else None, None)
         if own is not None and parts is not None:
-            found = max(found, positions.pack(epoch, *parts))
+            found = max(found, pack(epoch, *parts))
     return found

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakemark.connectors.database import Watermark
-from lakemark.model import positions
+from lakemark.connectors.postgres.positions import pack
 
 _SNAPSHOT: Final = re.compile(r"(\d+):(\d+):[\d,]*")
 
@@ -104,7 +104,7 @@ def bound_of(wal: int) -> bytes:
     Args:
         wal: where the log ended before the open row's transaction committed.
     """
-    return positions.pack(0, wal, wal)[4:]
+    return pack(0, wal, wal)[4:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ Reason codes: invalid-json, invalid-utf8, not-debezium, unknown-op, missing-imag
 missing-position, foreign-connector, record-too-large.
 """
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from functools import cache, lru_cache
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -23,18 +24,19 @@ from lakemark.settings.table_id import text_of
 
 
 class Source(msgspec.Struct, gc=False):
-    """Fields in Debezium's own order: msgspec finds the next field at once then."""
+    """What every source block has; a connector's has more: what its positions are made of.
+
+    Fields in Debezium's own order: msgspec finds the next field at once then.
+    """
 
     connector: str | None = None
     name: str | None = None
     ts_ms: int | None = None
     snapshot: str | bool | None = None
     db: str | None = None
-    sequence: str | None = None
     ts_us: int | None = None
     schema: str | None = None
     table: str | None = None
-    lsn: int | None = None
 
 
 class Envelope(msgspec.Struct, gc=False):
@@ -77,8 +79,28 @@ class _Schema(msgspec.Struct, gc=False):
     type: str = ""
 
 
-_parse: Final = msgspec.json.Decoder(Envelope).decode
-_parse_other: Final = msgspec.json.Decoder(_Other).decode
+class _Forms(NamedTuple):
+    """How the records of one connector are read."""
+
+    event: Callable[[bytes], Envelope]
+    other: Callable[[bytes], _Other]
+
+
+@cache
+def _forms(connector: str) -> _Forms:
+    """The forms of a connector: its source block has the fields of its positions."""
+    fields = positions.fields_of(connector)
+    more = [(name, kind | None, None) for name, kind in fields.items()]
+    source = msgspec.defstruct("Source", more, bases=(Source,), gc=False)
+    own = [("source", source | None, None)]
+    kinds: list[Any] = [
+        msgspec.defstruct(base.__name__, own, bases=(base,), gc=False)
+        for base in (Envelope, _Other)
+    ]
+    event, other = (msgspec.json.Decoder(kind).decode for kind in kinds)
+    return _Forms(event, other)
+
+
 _parse_wrapper: Final = msgspec.json.Decoder(_Wrapper).decode
 _parse_whole: Final = msgspec.json.Decoder(_Whole).decode
 _parse_schema: Final = msgspec.json.Decoder(_Schema).decode
@@ -88,7 +110,7 @@ NULL: Final = b"null"
 _WRAPPED: Final = b'{"schema":'
 _NO_WRAPPER: Final = b"\0"  # no JSON begins so
 # Stands in for records of no table, so that all columns stay in step with the records.
-NO_SOURCE: Final = Source(sequence='["0","0"]')
+NO_SOURCE: Final = Source()
 NOTHING: Final = Envelope(source=NO_SOURCE)
 
 
@@ -143,7 +165,7 @@ _wrappers: Final = _Wrappers()
 
 
 def read(
-    values: Sequence[bytes | None], max_bytes: int, *, utf8: bool = False
+    values: Sequence[bytes | None], max_bytes: int, *, connector: str, utf8: bool = False
 ) -> tuple[list[Envelope], list[bytes | None], dict[int, Odd]]:
     """Envelopes (with `NOTHING` where a record is odd), wrapper schemas, and the odd ones.
 
@@ -153,7 +175,8 @@ def read(
     """
     raws = [value or b"" for value in values]
     texts, schemas = _without_wrapper(raws)
-    envelopes, slow = _parse_all(texts)
+    forms = _forms(connector)
+    envelopes, slow = _parse_all(texts, forms)
     slow.update([at for at, e in enumerate(envelopes) if e.op is None or e.source is None])
     if not utf8 and not _all_utf8(texts):
         slow.update([at for at, text in enumerate(texts) if not _is_utf8(text)])
@@ -161,7 +184,7 @@ def read(
         slow.update([at for at, raw in enumerate(raws) if len(raw) > max_bytes])
     odd: dict[int, Odd] = {}
     for at in slow:
-        found = _read_slowly(values[at], max_bytes)
+        found = _read_slowly(values[at], max_bytes, forms)
         if isinstance(found, Odd):
             odd[at] = found
             envelopes[at], schemas[at] = NOTHING, None
@@ -236,11 +259,11 @@ def _without_wrapper(raws: list[bytes]) -> tuple[list[bytes], list[bytes | None]
     return texts, schemas
 
 
-def _parse_all(texts: list[bytes]) -> tuple[list[Envelope], set[int]]:
+def _parse_all(texts: list[bytes], forms: _Forms) -> tuple[list[Envelope], set[int]]:
     """Envelopes of all texts, and the indices that are none."""
     envelopes: list[Envelope] = []
     failed: set[int] = set()
-    parsing = map(_parse, texts)
+    parsing = map(forms.event, texts)
     while True:
         try:
             envelopes.extend(parsing)
@@ -269,7 +292,7 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def _read_slowly(  # noqa: PLR0911 - one return per reason
-    value: bytes | None, max_bytes: int
+    value: bytes | None, max_bytes: int, forms: _Forms
 ) -> tuple[Envelope, bytes | None] | Odd:
     """The envelope of any record, or why it has none. Never depends on earlier records."""
     if not value:
@@ -280,10 +303,10 @@ def _read_slowly(  # noqa: PLR0911 - one return per reason
     try:
         value.decode()
         text, schema = _unwrap(value)
-        envelope = _parse(text)
+        envelope = forms.event(text)
         if envelope.op is not None and envelope.source is not None:
             return envelope, schema
-        return _odd(_parse_other(text))
+        return _odd(forms.other(text))
     except UnicodeDecodeError as error:
         return _bad("invalid-utf8", f"at byte {error.start}")
     except msgspec.ValidationError as error:
@@ -349,16 +372,6 @@ _KINDS: Final = {
 _OF_TABLES: Final = frozenset({Kind.CHANGE, Kind.OWN_SNAPSHOT, Kind.INCREMENTAL, Kind.TRUNCATE})
 _NEEDS_POSITION: Final = _OF_TABLES | {Kind.SIGNAL}
 
-_Sequenced = Callable[[str | None, int | None], tuple[int, int] | None]
-# One pair per connector: position of a record of the stream, of a row of the own snapshot.
-_POSITIONS: Final[dict[str, tuple[_Sequenced, _Sequenced]]] = {
-    "postgresql": (positions.postgres, positions.postgres_own_snapshot),
-}
-_NO_POSITION: Final[tuple[_Sequenced, _Sequenced]] = (
-    lambda _sequence, _lsn: None,
-    lambda _sequence, _lsn: None,
-)
-
 
 class _Plan(NamedTuple):
     """What records of one (op, snapshot, table, connector) combination are."""
@@ -393,7 +406,8 @@ def decode(
     Guarantees: never raises on any bytes; every list has the length of `values`; images that come
     out are valid UTF-8 and syntactically valid JSON.
     """
-    envelopes, schemas, odd = read(values, max_bytes, utf8=texts)
+    connector = identity.connector
+    envelopes, schemas, odd = read(values, max_bytes, connector=connector, utf8=texts)
     plans = _classify(envelopes, identity)
     sources = [e.source or NO_SOURCE for e in envelopes]
     out = Headers(
@@ -409,7 +423,7 @@ def decode(
         reason=[plan.reason for plan in plans],
         detail=[plan.detail for plan in plans],
     )
-    out.position = _sequence_positions(out, sources, identity.connector, epoch)
+    out.position = _positions(out, sources, connector, epoch, odd)
     _check_images(out, keys)
     for at, what in odd.items():
         out.kind[at] = int(what.kind)
@@ -512,30 +526,28 @@ def _source_times(sources: list[Source]) -> list[int]:
     return out
 
 
-def _sequence_positions(
-    out: Headers, sources: list[Source], connector: str, epoch: int
+def _positions(
+    out: Headers, sources: list[Source], connector: str, epoch: int, odd: Collection[int]
 ) -> list[bytes]:
     """Positions by the source block; marks records that need one and have none as BAD."""
+    result = [positions.LOWEST] * len(sources)
+    events = [at for at in range(len(sources)) if at not in odd] if odd else range(len(sources))
     own = int(Kind.OWN_SNAPSHOT)
-    if connector == "postgresql" and own not in out.kind:
-        packed = positions.postgres_packed([source.sequence for source in sources], epoch)
-        if packed is not None:
-            return packed
-    result: list[bytes] = []
-    last: tuple[object, ...] = ()
-    at_last = positions.LOWEST
-    for at, (kind, source) in enumerate(zip(out.kind, sources, strict=True)):
-        this = (kind == own, source.sequence, source.lsn, source.connector)
-        if this != last:
-            stream, snapshot = _POSITIONS.get(source.connector or connector, _NO_POSITION)
-            parts = (snapshot if kind == own else stream)(source.sequence, source.lsn)
-            at_last = positions.pack(epoch, *parts) if parts else b""
-            last = this
-        if not at_last and kind in _NEEDS_POSITION:
+    is_own = [out.kind[at] == own for at in events] if own in out.kind else None
+    found: Sequence[bytes | None] = [None] * len(events)
+    if connector in positions.KINDS and events:
+        rules, blocks = positions.rules_of(connector), [sources[at] for at in events]
+        fields = {name: [*map(attrgetter(name), blocks)] for name in rules.fields}
+        found = rules.from_source(fields, is_own, epoch)
+    if not odd and None not in found:
+        return [position for position in found if position is not None]
+    for at, position in zip(events, found, strict=True):
+        if position is not None:
+            result[at] = position
+        elif out.kind[at] in _NEEDS_POSITION:
             out.kind[at] = int(Kind.BAD)
             out.reason[at] = "missing-position"
             out.detail[at] = "no usable source.sequence (Debezium before 1.5, or source rewritten)"
-        result.append(at_last or positions.LOWEST)
     return result
 
 

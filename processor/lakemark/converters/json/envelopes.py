@@ -19,8 +19,9 @@ order) is taken from a real event of the same connector; what belongs to the row
 | ts_ms, ts_us, ts_ns | when the record was written |
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -43,16 +44,14 @@ class Reading:
         table: its name without the schema.
         read_ns: nanoseconds since the epoch at which the rows were read.
         written_ns: at which their records are written.
-        last_commit: LSN of the last commit that the connector had seen; None before the first.
-        lsn: LSN of the last change that it had seen.
+        place: fields of the source block that say where the stream was, see `PositionRules`.
     """
 
     schema: str
     table: str
     read_ns: int
     written_ns: int
-    last_commit: int | None
-    lsn: int | None
+    place: Mapping[str, Any]
 
 
 class EnvelopeTemplate:
@@ -136,12 +135,11 @@ class EnvelopeTemplate:
         return b"{" + head + _member(image, b""), tail + b"}"
 
     def _source_of(self, reading: Reading) -> bytes:
-        sequence = [None if n is None else str(n) for n in (reading.last_commit, reading.lsn)]
         fixed = {
             "snapshot": b'"incremental"',
-            "sequence": j.quoted(msgspec.json.encode(sequence).decode()).encode(),
             "schema": j.quoted(reading.schema).encode(),
             "table": j.quoted(reading.table).encode(),
+            **{name: msgspec.json.encode(value) for name, value in reading.place.items()},
             **dict.fromkeys(_NOT_OF_THE_LOG, _NULL),
             **_times(reading.read_ns),
         }

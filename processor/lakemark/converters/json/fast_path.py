@@ -30,6 +30,8 @@ from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 
+_CONNECTOR: Final = "postgresql"  # what the compiled functions know the source block of
+_RULES: Final = positions.rules_of(_CONNECTOR)
 _MOST: Final = 2**31 - 1  # bytes of an Arrow array with 32 bit offsets
 _CREATE, _DELETE = ord("c"), ord("d")
 _OPS: Final = np.zeros(256, np.int8)
@@ -75,8 +77,13 @@ class Events(NamedTuple):
         )
 
     def position(self, epoch: int, at: Sequence[int] | Whole) -> npt.NDArray[np.uint8]:
-        """The positions of some events, 20 bytes each: see `positions`."""
-        return positions.packed(epoch, self.stamp[at, :2])
+        """The positions of some events, a row of bytes each: see `positions`."""
+        return _RULES.of_numbers(self.numbers[at], epoch)
+
+    @property
+    def numbers(self) -> Whole:
+        """What their positions are made of."""
+        return self.stamp[:, :2]
 
 
 def decode_range(
@@ -232,7 +239,7 @@ def _table(values: BinaryColumn, events: Events, plan: StretchPlan) -> str:
         values.data[begin : begin + size].tobytes().decode() if begin else None
         for begin, size in events.who.tolist()
     )
-    _require(connector == "postgresql")
+    _require(connector == _CONNECTOR)
     source = envelope.Source(
         connector=connector, name=name, snapshot=snapshot, db=db, schema=schema, table=table
     )
@@ -251,12 +258,14 @@ def _water(events: Events, start: AppliedPosition, epoch: int) -> AppliedPositio
     first, last = (one.tobytes() for one in events.position(epoch, [0, -1]))
     _require(first >= start.position)
     if start.creates:
-        begun = positions.unpack(start.position)
-        _require(not begun[2] & 1)
-        within = (events.stamp[:, 0] == begun[1]) & (begun[0] == epoch)
+        _require(not positions.which_first([start.position]))
+        ours = positions.epoch_of(start.position) == positions.epoch_of(first)
+        begun = _RULES.transactions(np.array([_RULES.numbers_of(start.position)], np.int64))
+        within = (_RULES.transactions(events.numbers) == begun[0]) & ours
         _require(not (within & (events.op == _DELETE) & (events.before[:, 0] >= 0)).any())
     newest = max(start.source_ts, int(events.stamp[:, 2].max()))
-    ending = events.stamp[:, 0] == events.stamp[-1, 0]
+    transactions = _RULES.transactions(events.numbers)
+    ending = transactions == transactions[-1]
     creates = bool((events.op[ending] == _CREATE).any())
     creates |= start.creates and positions.one_transaction(start.position, last)
     return AppliedPosition(last, newest, creates)
@@ -298,7 +307,7 @@ def _packet(
     if typed is None or any(typed[0].field(name).null_count for name in schema.key):
         raise _NotPlainError
     at = pa.py_buffer(events.position(plan.epoch, last))
-    fixed = pa.Array.from_buffers(pa.binary(positions.WIDTH), len(last), [None, at])
+    fixed = pa.Array.from_buffers(pa.binary(_RULES.width), len(last), [None, at])
     packet = change_batch.build_simple(
         keys=pa.array(canonical, pa.binary()),
         ops=_OP_NAMES.take(pa.array(_OPS[events.op[last]])),

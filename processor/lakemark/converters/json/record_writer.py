@@ -75,8 +75,8 @@ class JsonRecordWriter:
 
     def _reading(self, moment: Moment) -> Reading:
         schema, name = pair_of(self._table)
-        last_commit, lsn = positions.sequence_of(moment.position)
-        return Reading(schema, name, moment.read_ns, moment.written_ns, last_commit, lsn)
+        place = positions.to_source(moment.position)
+        return Reading(schema, name, moment.read_ns, moment.written_ns, place)
 
 
 @lru_cache(maxsize=8)

@@ -196,18 +196,11 @@ def below_truncate(position: bytes) -> str:
 
     Rows without one were there before lakemark: they are below everything.
     """
-    epoch, major, minor = positions.unpack(position)
-
-    def literal(read: int, number: int) -> str:
-        return f"X'{positions.pack(epoch, read, number).hex()}'"
-
-    at, last = "_cdc['position']", 2**64 - 1
-    own, incremental = positions.OWN_SNAPSHOT, positions.INCREMENTAL
-    return (
-        f"{at} is null or {at} <= {literal(own, minor)}"
-        f" or ({at} > {literal(own, last)} and {at} < {literal(incremental, major)})"
-        f" or ({at} > {literal(incremental, last)} and {at} < X'{position.hex()}')"
-    )
+    at, found = "_cdc['position']", []
+    for above, below, equal in positions.ranges_below_truncate(position):
+        upper = f"{at} {'<=' if equal else '<'} X'{below.hex()}'"
+        found.append(upper if above is None else f"({at} > X'{above.hex()}' and {upper})")
+    return " or ".join([f"{at} is null", *found])
 
 
 def truncated(cdc_fields: Iterable[str], position: bytes) -> str:
