@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     schema = from_catalog("public.orders", CATALOG, ["id"], modes)
     rendering = Rendering(schema, modes)
     rows = orders(schema.arrow(), count)
-    reading = Reading("public", "orders", 1, 1, 1, 1)
+    reading = Reading("public", "orders", 1, 1, {"sequence": '["1","1"]'})
     template = EnvelopeTemplate(MODEL)
 
     def records() -> tuple[list[bytes], list[bytes]]:

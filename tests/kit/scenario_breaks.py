@@ -16,7 +16,7 @@ from lakemark.connectors.postgres.visibility import Snapshot
 from lakemark.model import net_change
 from lakemark.model.control import ORDER_MODE, TABLE_MODE
 from lakemark.model.events import Kind
-from lakemark.reconcile import chunks, key_log, window
+from lakemark.reconcile import chunks, window
 from lakemark.sink import key_changes
 from lakemark.snapshot import windows
 from lakemark.source import changed_keys
@@ -165,9 +165,9 @@ def events_of_running_transactions(patch: Patch) -> None:
 
     def lifted(touched: pa.RecordBatch, floor: bytes) -> Any:
         highest = pa.repeat(pa.scalar(b"\xff" * lsns.WIDTH), touched.num_rows)
-        at = key_log.REMEMBERED.get_field_index("position")
+        at = touched.schema.get_field_index("position")
         column = highest.cast(pa.binary(lsns.WIDTH))
-        return touched.set_column(at, key_log.REMEMBERED.field(at), column), floor
+        return touched.set_column(at, touched.schema.field(at), column), floor
 
     _decided(patch, lifted)
 

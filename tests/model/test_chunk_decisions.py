@@ -8,7 +8,7 @@ from lakemark.connectors.postgres import positions as lsns
 from lakemark.model import change_batch, chunk_batch
 from lakemark.model.change_batch import KeyColumns
 from lakemark.reconcile import chunks
-from lakemark.reconcile.key_log import REMEMBERED
+from lakemark.reconcile.key_log import remembered
 from tests.kit.nightly import examples
 
 KEY = KeyColumns(("id",))
@@ -35,13 +35,14 @@ def encoded(keys: list[int], *, absent: bool, wide: bool) -> bytes:
 
 
 def touched(found: dict[int, tuple[int, int]]) -> pa.RecordBatch:
+    schema = remembered(pa.binary(lsns.WIDTH))
     columns = [
-        pa.array(["public.t"] * len(found)).dictionary_encode().cast(REMEMBERED.field(0).type),
+        pa.array(["public.t"] * len(found)).dictionary_encode().cast(schema.field(0).type),
         pa.array([key_of(k) for k in found], pa.binary()),
         pa.array([at(p) for p, _ in found.values()], pa.binary(lsns.WIDTH)),
         pa.array([at(b) for _, b in found.values()], pa.binary(lsns.WIDTH)),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=REMEMBERED)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 part = st.tuples(st.sets(st.integers(0, 12), max_size=5), st.booleans(), st.booleans())

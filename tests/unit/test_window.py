@@ -35,7 +35,7 @@ def log(*events: tuple) -> bytes:
         pa.array([op != "u" for _, _, op, _ in events]),
     ]
     return changed_keys.encode_touches(
-        pa.RecordBatch.from_arrays(columns, schema=changed_keys.TOUCHES)
+        pa.RecordBatch.from_arrays(columns, schema=changed_keys.touches(pa.binary(lsns.WIDTH)))
     )
 
 
