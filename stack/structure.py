@@ -21,11 +21,11 @@ ROOT: Final = PACKAGE.parents[1]
 LIMITS: Final[Mapping[str, int]] = {
     "modules at the top": 11,
     "groups": 25,
-    "imports between groups": 137,
+    "imports between groups": 138,
     "pairs of groups that import each other": 0,
     "modules in cycles": 0,
     "names of several classes": 0,
-    "modules that an update of a row enters": 60,  # 55 before a table stood behind a sink
+    "modules that an update of a row enters": 61,  # 55 before sinks, 60 before kinds of positions
 }
 """What each figure is; who makes one smaller lowers it here."""
 GOALS: Final[Mapping[str, int]] = {

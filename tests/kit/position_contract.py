@@ -18,12 +18,10 @@ class PositionContract:
         connector: `source.connector`.
         blocks: source blocks of events of the stream in the log's order, each with the number of
             its transaction.
-        offset: of the connector in Connect, after the last of them.
     """
 
     connector: str
     blocks: list[tuple[int, dict[str, Any]]]
-    offset: dict[str, Any]
 
     @property
     def rules(self) -> PositionRules:
@@ -126,10 +124,6 @@ class PositionContract:
                 for row in rows
             ]
             assert within == alone
-
-    def test_what_connect_keeps_is_the_last_events_position(self):
-        assert self.rules.committed(self.offset, 0) == self.stream[-1]
-        assert self.rules.committed({}, 0) is None
 
     def test_columns_compare_as_bytes_do(self):
         rows, dice = self.rows(), random.Random(0)

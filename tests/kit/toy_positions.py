@@ -74,10 +74,6 @@ class ToyPositions:
         block, row = self.numbers_of(position)
         return {"block": block, "row": row}
 
-    def committed(self, offset: Mapping[str, Any], epoch: int) -> bytes | None:
-        block = offset.get("block")
-        return None if block is None else pack(epoch, _READ + block, offset.get("row") or 0)
-
     def one_transaction(self, before: bytes, after: bytes) -> bool:
         return parts(before)[:2] == parts(after)[:2]
 

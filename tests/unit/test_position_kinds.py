@@ -1,10 +1,15 @@
 """Every kind of position keeps the contract, and nobody else need know which kinds there are."""
 
+import json
+
 import pytest
 
 from lakemark.model import positions
+from lakemark.model.events import SourceIdentity
 from tests.kit import toy_positions
+from tests.kit.memory_pipeline import Broker
 from tests.kit.position_contract import PositionContract
+from tests.kit.shop import ORDERS, SIGNALS, Shop, compact, event, schema_of
 
 
 class TestPostgres(PositionContract):
@@ -16,7 +21,6 @@ class TestPostgres(PositionContract):
         (2, {"sequence": '["880","888"]', "lsn": 888}),
         (3, {"sequence": '["960","968"]', "lsn": 968}),
     ]
-    offset = {"lsn_commit": 960, "lsn": 968, "lsn_proc": 968}
 
 
 class TestToy(PositionContract):
@@ -27,7 +31,6 @@ class TestToy(PositionContract):
         (2, {"block": 9, "row": 0}),
         (3, {"block": 1 << 40, "row": 300}),
     ]
-    offset = {"block": 1 << 40, "row": 300}
 
     @pytest.fixture(autouse=True)
     def _known(self, monkeypatch):
@@ -50,3 +53,67 @@ def test_an_unknown_kind_is_no_position():
     assert not positions.is_one(b"")
     with pytest.raises(KeyError):
         positions.rules_of("db3000")
+
+
+# -- the main way, of a database that nobody outside of its folder knows ---------------------------
+
+
+class ToyShop(Shop):
+    """A shop whose connector writes the toy's positions."""
+
+    def _start(self):
+        pipeline = super()._start()
+        pipeline.identity = SourceIdentity(toy_positions.CONNECTOR, "shop", self.signal_table)
+        return pipeline
+
+    def tell(self, op, block, row, key, *, partition=0, **values):
+        value = json.loads(event(op, block, {"id": key, **values}))
+        source = value["source"]
+        del source["sequence"], source["lsn"]
+        source |= {"connector": toy_positions.CONNECTOR, "block": block, "row": row}
+        raw = None if op == "t" else compact({"id": key})
+        self.broker.put(f"shop.{ORDERS}", partition, raw, compact(value))
+
+
+@pytest.fixture
+def toys(tmp_path, monkeypatch):
+    toy_positions.use(monkeypatch)
+    schemas = {ORDERS: schema_of(ORDERS, id="int8", v="text")}
+    return ToyShop(tmp_path, Broker(), schemas, signal_table=SIGNALS)
+
+
+@pytest.mark.usefixtures("letters")
+def test_a_table_is_written_by_the_order_of_its_own_positions(toys):
+    toys.tell("c", 5, 0, 1, v="a")
+    toys.tell("c", 5, 1, 2, v="a")
+    toys.run()
+    toys.tell("u", 1 << 40, 0, 1, v="b")
+    toys.tell("d", 1 << 40, 1, 2)
+    toys.tell("c", 1 << 40, 2, 3, v="c")
+    toys.run()
+    assert toys.values() == {1: "b", 3: "c"}
+    position = toys.rows()[1]["_cdc"]["position"]
+    assert (
+        position
+        == toy_positions.POSITIONS.from_source({"block": [1 << 40], "row": [0]}, None, 0)[0]
+    )
+    toys.tell("c", 5, 0, 1, v="a")  # the connector begins again where it was before
+    toys.tell("u", 1 << 40, 0, 1, v="b")
+    toys.tell("u", (1 << 40) + 1, 0, 1, v="d")
+    toys.run()
+    assert toys.values() == {1: "d", 3: "c"}
+    assert toys.state.tables[ORDERS].replays == 2
+    toys.tell("t", (1 << 40) + 2, 0, 0)
+    toys.tell("c", (1 << 40) + 3, 0, 4, v="e")
+    toys.run()
+    assert toys.values() == {4: "e"}
+
+
+@pytest.mark.usefixtures("letters")
+def test_shards_remember_its_positions_while_a_run_is_armed(toys):
+    toys.records.append({"type": "run-start", "run": "r", "tables": [ORDERS], "windows": "w"})
+    for block in range(5, 9):
+        toys.tell("u", block, 0, block % 2, v=str(block))
+        toys.run()
+    assert toys.shards.touches() == 2
+    assert toys.values() == {0: "8", 1: "7"}

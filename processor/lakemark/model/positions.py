@@ -27,8 +27,8 @@ RULES: Final[dict[int, str]] = {
 }
 """The module whose `POSITIONS` are the rules of each kind, by its number."""
 
-KINDS: Final[dict[str, int]] = {"postgresql": 0}
-"""Numbers of kinds by `source.connector`."""
+KINDS: Final[dict[str, int]] = {"postgresql": 0, "": 0}
+"""Numbers of kinds by `source.connector`; empty where records of any connector are taken."""
 
 
 class PositionRules(Protocol):
