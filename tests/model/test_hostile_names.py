@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, connect_field, from_catalog
+from lakemark.connectors.postgres.key_sql import key_texts
 from lakemark.converters.json.envelope import unwrapped
 from lakemark.converters.json.envelopes import wrapper_schema
 from lakemark.converters.json.keys import canonical_keys
@@ -235,7 +236,11 @@ def test_a_key_that_looks_like_a_wrapper(names, kind):
             letter = Letter("1", "wrong-type", "", table, "t", 0, 0, key=raw)
             assert (
                 planned(
-                    [letter], {table: schema}, prefix="shop", converter=CONVERTERS[JSON]
+                    [letter],
+                    {table: schema},
+                    prefix="shop",
+                    converter=CONVERTERS[JSON],
+                    key_texts=key_texts,
                 ).refused
                 == []
             )

@@ -54,7 +54,7 @@ class WriteFile(Protocol):
     """Writes rows of chunks to data files that their tables may have as they are; picklable."""
 
     def wanted(self, table: str) -> bool:
-        """Whether rows of a table go to files."""
+        """Say whether rows of a table go to files."""
 
     def __call__(
         self,

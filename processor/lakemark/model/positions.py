@@ -32,7 +32,7 @@ KINDS: Final[dict[str, int]] = {"postgresql": 0, "": 0}
 
 
 class PositionRules(Protocol):
-    """What the positions of one kind mean. Pure.
+    """The meaning of the positions of one kind. Pure.
 
     Attributes:
         width: bytes of a position.
