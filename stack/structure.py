@@ -1,8 +1,8 @@
 """How the package is laid out, in figures: `./dev check --structure`.
 
-A figure is to shrink: `tests/unit/test_structure.py` holds each to `LIMITS`, where one that grew
-says why. A *group* is a folder of the package or a file at its top. Imports for the type checker
-alone count.
+A figure is to shrink: `tests/unit/stack/test_structure.py` holds each to `LIMITS`, where one that
+grew says why. A *group* is a folder of the package or a file at its top. Imports for the type
+checker alone count.
 """
 
 import ast

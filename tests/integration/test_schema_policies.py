@@ -13,7 +13,7 @@ from tests.kit.running import Running
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-# tests/unit/test_schema_policies.py has what events tell of with two of them, in every run.
+# tests/unit/sink/test_schema_policies.py has what events tell of with two of them, in every run.
 ENGINES = [
     "deletion-vectors",
     pytest.param("task-merge", marks=nightly),

@@ -1,7 +1,7 @@
 """A second `Converter`, small and slow: Debezium's envelope in MessagePack maps.
 
 Nothing outside of `converters/json` may know that records are JSON:
-`tests/unit/test_msgpack_converter.py` runs the contract of all converters on this one, and whole
+`tests/unit/converters/test_msgpack_converter.py` runs the contract of all converters on this one, and whole
 batches of the pipeline, a run of snapshots among them.
 
 An image is the map of a row, a key that of its columns; records bring no schema. Values are whole

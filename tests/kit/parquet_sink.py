@@ -1,6 +1,6 @@
 """A second `TableFormat`, small and slow: plain Parquet, a file for each version of a table.
 
-Nothing outside of `sink/delta` may know that tables are Delta's: `tests/unit/test_parquet_sink.py`
+Nothing outside of `sink/delta` may know that tables are Delta's: `tests/unit/pipeline/test_parquet_sink.py`
 runs the contract of all formats on this one, and whole batches of the pipeline. It has one engine,
 no files of chunks, no rebuilds and no fills: a format may leave them out.
 

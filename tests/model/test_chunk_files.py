@@ -28,7 +28,7 @@ from lakemark.sink.resolve import Part
 from tests.kit.delta_table import actions, content
 from tests.kit.log_model import PLACEHOLDER, TABLE, Entry, table_schema
 from tests.kit.nightly import examples
-from tests.unit.test_resolve import at, parts, row
+from tests.unit.sink.test_resolve import at, parts, row
 
 KEY = KeyColumns(("id",))
 KEYS = range(8)

@@ -18,7 +18,7 @@ from tests.kit.log_model import Shape
 from tests.kit.simulation.history import History
 from tests.kit.simulation.pipeline import IDENTITY, SCHEMAS, Ends, Pipeline
 from tests.kit.simulation.world import World
-from tests.unit.test_key_schema import schemas_of_samples
+from tests.unit.converters.test_key_schema import schemas_of_samples
 
 pytestmark = pytest.mark.spark
 
