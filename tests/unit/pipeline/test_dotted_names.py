@@ -11,8 +11,9 @@ from lakemark.connectors.table_choice import TableChoice
 from lakemark.converters.registry import CONVERTERS, JSON
 from lakemark.model.decoding import Records, StretchPlan
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.settings.table_id import text_of
+from lakemark.settings.table_id import plain_of, text_of
 from lakemark.sink import names
+from lakemark.sink.lake_plan import LakePlan
 from lakemark.sink.output import transaction
 from lakemark.snapshot.signals import matching
 from lakemark.source import decoder
@@ -183,9 +184,13 @@ def older(shop, **entries):
     shop.restart()
 
 
-def test_a_table_whose_name_has_the_dot_goes_on_in_its_folder(shop):
-    put(shop, FIRST, 10, 1)
-    shop.run()
+def test_a_table_whose_name_has_the_dot_goes_on_in_its_folder(shop, monkeypatch):
+    """Its commits were recorded by name, too."""
+    real = LakePlan.app_id
+    with monkeypatch.context() as patch:
+        patch.setattr(LakePlan, "app_id", lambda of, t, step="": real(of, plain_of(t), step))
+        put(shop, FIRST, 10, 1)
+        shop.run()
     older(shop, **{PLAIN: {"source_name": FIRST}})
     put(shop, FIRST, 11, 2)
     shop.run()
