@@ -35,11 +35,11 @@ class Deadly(ReadSettings):
     marker: str = ""
 
     @property
-    def database(self):
+    def access(self):
         try:
             os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
-            return self.config.database
+            return ReadSettings.access.fget(self)
         os._exit(1)
 
 

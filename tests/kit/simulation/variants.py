@@ -19,7 +19,6 @@ from lakemark import tasks
 from lakemark.connectors.database import Watermark
 from lakemark.connectors.postgres import positions as lsns
 from lakemark.connectors.postgres.visibility import Snapshot
-from lakemark.converters.json import envelope
 from lakemark.model import change_batch, chunk_batch, fills, net_change, positions
 from lakemark.model.decoding import AppliedPosition
 from lakemark.model.events import Kind
@@ -82,8 +81,8 @@ def _by_lsn(patch: Patch) -> None:
         return None
 
     real = lsns.of_stream
-    patch.setattr(positions, "postgres_packed", many)
-    patch.setitem(envelope._POSITIONS, "postgresql", (one, lsns.own_snapshot))
+    patch.setattr(lsns, "all_of_stream", many)
+    patch.setattr(lsns, "of_stream", one)
 
 
 def _version_hi(patch: Patch) -> None:
