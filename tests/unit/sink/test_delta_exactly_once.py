@@ -8,6 +8,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from lakemark.errors import DependencyError
 from lakemark.model.evolution import Evolution
@@ -84,8 +85,8 @@ def test_a_stale_handle_cannot_append(path):
     rows = write_set([upsert(row("1"), at(1))], COLUMNS)
     schema = pa.schema(stale.schema().to_arrow())
     staged = delta_rs.prepare(rows, schema, key=["id"])
-    with pytest.raises(Exception, match="commit"):
-        delta_rs._append(stale, staged, schema, commits._conditional("q/t/b", 1))
+    with pytest.raises(CommitFailedError):
+        delta_rs._append(stale, staged, schema, commits.conditional("q/t/b", 1))
     assert ids(path) == ["1"]
 
 
