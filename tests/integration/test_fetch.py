@@ -25,6 +25,7 @@ from stack.kafka import Kafka
 from stack.local import Servers
 from stack.processes import free_port
 from tests.integration.test_kafka_edge import config
+from tests.kit import kafka_acls
 from tests.kit.strict_kafka import strict_kafka
 
 pytestmark = pytest.mark.integration
@@ -220,9 +221,7 @@ def grant(broker: Kafka, kind: ResourceType, name: str, user: str) -> None:
         kind, name, ResourcePatternType.LITERAL,
         f"User:{user}", "*", AclOperation.READ, AclPermissionType.ALLOW,
     )  # fmt: skip
-    admin = broker.admin()
-    for future in admin.create_acls([binding]).values():
-        future.result(30)
+    kafka_acls.grant(broker.admin(), binding)
 
 
 def test_no_right_to_a_group_is_needed_and_one_to_the_topic_is(strict: Kafka):

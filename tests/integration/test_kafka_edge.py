@@ -30,6 +30,7 @@ from lakemark.state.tables import PipelineState, TableState
 from stack.kafka import Kafka
 from stack.local import Servers
 from stack.processes import free_port, wait_for
+from tests.kit import kafka_acls
 from tests.kit.strict_kafka import strict_kafka
 
 pytestmark = pytest.mark.integration
@@ -337,8 +338,7 @@ def test_a_group_that_may_not_be_joined_is_named_with_what_grants_it(strict: Kaf
             ResourceType.GROUP, group, ResourcePatternType.LITERAL,
             f"User:{user}", "*", AclOperation.READ, AclPermissionType.ALLOW,
         )  # fmt: skip
-        for future in admin.create_acls([granted]).values():
-            future.result(30)
+        kafka_acls.grant(admin, granted)
 
     allow("somebody-else")
     with Turn(ours) as turn:

@@ -25,6 +25,7 @@ from lakemark.sink.output.transaction import MarkSource, OutputTarget
 from stack.kafka import Kafka
 from stack.local import Servers
 from stack.processes import wait_for
+from tests.kit import kafka_acls
 from tests.kit.output_topics import OutputTopic, some
 from tests.kit.running import STATE_S
 from tests.kit.strict_kafka import strict_kafka
@@ -233,9 +234,7 @@ def test_what_lakemark_may_not_do_is_named_with_what_grants_it(
     def denied() -> bool:
         return bool(admin.describe_acls(asked).result(30))
 
-    for future in admin.create_acls([AclBinding(*rule, AclPermissionType.DENY)]).values():
-        future.result(30)
-    wait_for(denied, STATE_S, "the broker to know the rule")
+    kafka_acls.grant(admin, AclBinding(*rule, AclPermissionType.DENY))
     forbidden = refused(target)
     assert forbidden.code == "output-forbidden"
     assert "kafka-acls.sh" in forbidden.hint
