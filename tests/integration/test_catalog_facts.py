@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 from lakemark.connectors.catalog_changes import Action, Difference, differences
 from lakemark.connectors.catalog_facts import SourceFacts, TableFacts
 from lakemark.connectors.postgres.postgres_facts import read_facts
+from lakemark.settings.table_id import text_of
 from stack.postgres import Postgres, binaries_of
 from stack.processes import wait_for
 
@@ -39,7 +40,7 @@ class Source:
         """Return the facts of these tables, as they come back from JSON."""
         facts = read_facts(
             self.looker,
-            [f"lake.{table}" for table in tables],
+            [text_of("lake", table) for table in tables],
             publication=publication,
             slot=SLOT,
             known=self.seen,
@@ -48,7 +49,7 @@ class Source:
         return msgspec.json.decode(msgspec.json.encode(facts), type=SourceFacts)
 
     def table(self, name: str = "t") -> TableFacts:
-        return self.look(name).tables[f"lake.{name}"]
+        return self.look(name).tables[text_of("lake", name)]
 
 
 @pytest.fixture(scope="module", params=[15, 18], ids=["postgres15", "postgres18"])
@@ -453,7 +454,7 @@ def test_what_a_table_is_called_now_is_known_although_it_is_not_captured(source:
     before = source.look("t")
     source.run('ALTER TABLE t RENAME TO "else.where"')
     (gone,) = differences(before, source.look("t"))
-    assert (gone.kind, gone.other) == ("table-renamed", "lake.else.where")
+    assert (gone.kind, gone.other) == ("table-renamed", 'lake."else.where"')
 
 
 def test_the_value_of_older_rows_is_that_of_the_statement(source: Source):
@@ -823,7 +824,7 @@ def test_a_look_at_many_tables_is_a_few_queries(source: Source, monkeypatch):
     )
     began = time.perf_counter()
     facts = read_facts(
-        source.looker, [f"lake.{name}" for name in names], publication=PUBLICATION, slot=SLOT
+        source.looker, [text_of("lake", name) for name in names], publication=PUBLICATION, slot=SLOT
     )
     print(f"{1000 * (time.perf_counter() - began):.0f} ms")
     assert len(asked) <= 14

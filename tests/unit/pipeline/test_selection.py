@@ -153,6 +153,8 @@ def test_a_snapshot_under_way_gives_a_table_up_that_is_left_out():
 class _Nobody:
     """What `stream_of` asks for beside the state."""
 
+    _kind = "postgresql"
+
     def query(self):
         return "q"
 
