@@ -1,134 +1,77 @@
-"""Control records are typed inside, and JSON objects of the same form as ever on their topic."""
+"""Control records are read to where a batch ends, or the batch does not begin."""
 
 import json
-from pathlib import Path
-from typing import get_args
+from collections.abc import Callable
 
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from confluent_kafka import KafkaError
 
-from lakemark.model import control
-from lakemark.model.control import COMMANDS, Record, converted, decode, encode
-from lakemark.state import control as control_topic
-
-SCHEMA = Path(__file__).parents[3] / "schemas" / "control.json"
-TEXTS = st.text(max_size=8)
-NAMES = st.text(min_size=1, max_size=8)
-WHOLE = st.integers(0, 2**63 - 1)
-PLACE = {"run": NAMES, "table": NAMES, "chunk": WHOLE, "attempt": WHOLE}
-OFFSETS = st.dictionaries(NAMES, st.dictionaries(st.sampled_from("012"), WHOLE))
-FILL = {"column": "w", "upto": "00", "known": ["id"], "value": "x"}
+from lakemark.errors import DependencyError
+from lakemark.state import control
+from tests.unit.kafka.test_client_settings import config
 
 
-def written(kind, must, may=None):
-    """Records as they were written when they were dictionaries: what must be there, and may."""
-    ours = {"ts_ms": st.integers(1, 2**53)}
-    with_type = {"type": st.just(kind), **ours, **must}
-    return st.fixed_dictionaries(with_type, optional=may or {})
+class Message:
+    """A record of the topic, or what the client says instead."""
+
+    def __init__(self, offset: int = 0, error: int | None = None) -> None:
+        self._offset, self._error = offset, error
+
+    def error(self) -> KafkaError | None:
+        return None if self._error is None else KafkaError(self._error)
+
+    def offset(self) -> int:
+        return self._offset
+
+    def value(self) -> bytes:
+        return json.dumps({"at": self._offset}).encode()
 
 
-def command(kind, must=None, may=None):
-    return written(kind, {"table": TEXTS, "id": NAMES, **(must or {})}, may)
+Read = Callable[..., list[int]]
 
 
-OLD = [
-    written(
-        "run-start",
-        {
-            "run": NAMES, "tables": st.lists(NAMES, min_size=1, max_size=3), "windows": TEXTS,
-            "attempt": WHOLE, "mode": st.sampled_from(["order", "table"]),
-        },
-    ),
-    written("run-end", {"run": NAMES}),
-    written(
-        "chunk",
-        {
-            **PLACE, "parts": st.dictionaries(st.sampled_from("0123"), WHOLE), "lo": NAMES,
-            "hi": NAMES, "server": TEXTS,
-        },
-        {"position": TEXTS},
-    ),
-    written(
-        "window",
-        {"window": NAMES, "run": NAMES, "oldest": TEXTS, "position": TEXTS, "server": NAMES},
-    ),
-    written("void", {**PLACE, "reason": TEXTS}),
-    written("attempts", {"attempt": WHOLE}),
-    written("fence", {"position": TEXTS}),
-    written("sweep", {"run": NAMES, "table": NAMES, "position": TEXTS}),
-    written("table-read", {"table": NAMES, "until": st.integers(-1, 9)}, {"keys": st.lists(TEXTS)}),
-    command("table-pause"),
-    command("table-resume", may={"code": TEXTS}),
-    command("table-stop", {"code": TEXTS, "reason": TEXTS, "hint": TEXTS}),
-    command("table-skip", {"offsets": OFFSETS}),
-    command("table-resnapshot", may={"reason": TEXTS}),
-    command(
-        "table-rebuild",
-        may={
-            "reason": TEXTS, "offsets": OFFSETS, "code": TEXTS, "automatic": st.booleans(),
-            "cancel": st.booleans(),
-        },
-    ),
-    command("table-fill", {"reason": TEXTS, "fills": st.just([FILL])}),
-    command("new-epoch"),
-    command("control-lost"),
-    written("wake", {"id": NAMES}),
-]  # fmt: skip
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Read:
+    """The offsets of what is read from 0 to before 3, of a client that says these messages."""
+
+    def found(*messages: Message | None) -> list[int]:
+        said = iter(messages)
+
+        class Consumer:
+            def __init__(self, settings: dict) -> None:
+                assert settings["group.id"] == "shop.owner"
+
+            def assign(self, places: list) -> None:
+                assert [place.offset for place in places] == [0]
+
+            def poll(self, _: float) -> Message | None:
+                return next(said)
+
+            def close(self) -> None:
+                """Nothing to leave."""
+
+        monkeypatch.setattr(control, "Consumer", Consumer)
+        return [record["at"] for record in control.read(config(), 0, 3)]
+
+    return found
 
 
-@given(st.one_of(OLD))
-def test_a_record_is_written_and_read_in_the_form_that_it_had(old):
-    record = converted(old)
-    assert json.loads(encode(record)) == old
-    assert decode(json.dumps(old).encode()) == record
-    assert decode(encode(record)) == record
+def test_the_last_record_is_the_end_and_so_is_that_of_the_topic(read: Read):
+    assert read(Message(0), None, Message(1), Message(2), Message(3)) == [0, 1, 2]
+    assert read(Message(0), Message(3, KafkaError._PARTITION_EOF)) == [0]
 
 
-def test_the_types_are_those_of_the_schema():
-    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
-    kinds = {kind.__struct_config__.tag: kind for kind in get_args(Record)}
-    assert kinds.keys() == {one["title"] for one in schema["oneOf"]}
-    assert kinds.keys() >= COMMANDS
-    assert len(OLD) == len(kinds)
-    for one in schema["oneOf"]:
-        fields = {field.name for field in msgspec.structs.fields(kinds[one["title"]])}
-        assert one["properties"].keys() - {"type"} <= fields
+def test_a_new_leader_that_does_not_know_its_end_yet_is_waited_for(read: Read):
+    """KIP-207: what its followers have is known to it a little later than what it has."""
+    early = Message(1, KafkaError._PARTITION_EOF)
+    assert read(Message(0), early, Message(1), Message(2)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"", b"null", b"[]", b"7", b"{}", b"\xff", b"[" * 100_000,
-        b'{"type":"of-tomorrow","table":"t"}',
-        b'{"type":7}',
-        b'{"type":"void"}',
-        b'{"type":"void","attempt":-1}',
-        b'{"type":"attempts","attempt":1e300}',
-        b'{"type":"run-start","run":7,"tables":["t"]}',
-        b'{"type":"table-read","table":"t","until":"x"}',
-    ],
-)  # fmt: skip
-def test_what_is_no_record_is_left_out(value):
-    assert decode(value) is None
+@pytest.mark.parametrize("passing", [KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN])
+def test_a_broker_that_is_away_for_a_while_is_waited_for(read: Read, passing: int):
+    assert read(Message(0), Message(error=passing), Message(1), Message(2)) == [0, 1, 2]
 
 
-def test_fields_of_tomorrow_mean_nothing():
-    assert decode(b'{"type":"wake","id":"a","how":"slowly"}') == control.Wake(id="a")
-
-
-def test_a_reason_may_have_what_is_no_character():
-    record = control.TableResnapshot(table="t", reason="\udc80")
-    assert json.loads(encode(record)) == {
-        "type": "table-resnapshot", "table": "t", "reason": "\udc80",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("more", [{"until": "soon"}, {"upto": 7}])
-def test_a_field_that_a_record_does_not_have_is_not_written(more, monkeypatch):
-    monkeypatch.setattr(control_topic, "require", lambda *_: None)
-    monkeypatch.setattr(control_topic.records, "publish", lambda *_: pytest.fail("it was written"))
-    config = type("C", (), {"topics": type("T", (), {"control": "c"})})
-    with pytest.raises(msgspec.ValidationError):
-        control_topic.write(config, "table-read", "t", more)
+def test_what_the_brokers_refuse_is_not_the_end_of_the_topic(read: Read):
+    with pytest.raises(DependencyError, match="roup"):
+        read(Message(0), Message(error=KafkaError.GROUP_AUTHORIZATION_FAILED), Message(1))
