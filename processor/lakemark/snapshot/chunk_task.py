@@ -193,11 +193,12 @@ def _filed(
     lo = visible(chunk.proof, spec.opens)
     if lo is None:
         return None
+    place = chunk.proof.place
     file = write(
         spec.table,
         rows,
         key=chunk.schema.key,
-        position=positions.of_epoch(spec.epoch, chunk.proof.place or lo.bound),
+        position=positions.of_epoch(spec.epoch, place) if place else lo.position(spec.epoch),
         source_ts=read.source_ts,
         run=spec.run if spec.surrogate is None else "",
         rebuild=spec.rebuild,

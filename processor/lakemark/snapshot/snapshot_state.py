@@ -36,7 +36,7 @@ class Settings:
         completes: whether tables that have never been complete are read by themselves.
         own_rows: whether the connector reads tables itself as it begins.
         own_whole: whether it reads all of their rows then.
-        connector: `source.connector`: whose positions these are.
+        connector: `source.connector`: whose positions these are, see `positions.KINDS`.
     """
 
     pipeline: str
@@ -50,7 +50,7 @@ class Settings:
     completes: bool = False
     own_rows: bool = False
     own_whole: bool = True
-    connector: str = "postgresql"
+    connector: str = ""
 
     @property
     def early(self) -> float:

@@ -176,8 +176,8 @@ class _Work:
         """The tables wanted that came in the topic, else those whose name it has."""
         plan, topic = self.plan, self.records.topic
         bare = topic.removeprefix(f"{plan.identity.logical_name}.")
-        known = plan.carried.get(topic) or {*plan.schemas, *plan.known_keys}
-        found = known if topic in plan.carried else sorted(t for t in known if plain_of(t) == bare)
+        known = {*plan.schemas, *plan.known_keys}
+        found = plan.carried.get(topic) or sorted(t for t in known if plain_of(t) == bare)
         return [
             table
             for table in found

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lakemark.converters import record_schema
 from lakemark.converters.converter import Converter, not_ready
-from lakemark.converters.registry import CONVERTERS
+from lakemark.converters.registry import CONVERTERS, JSON
 from lakemark.errors import LakemarkError
 from lakemark.kafka.output_names import group_of, topic_of
 from lakemark.model import change_batch, positions
@@ -91,7 +91,7 @@ class OutputPlan:
     options: dict[str, str] = field(default_factory=dict)
     format: str = DELTA
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    converter: str = "json"
+    converter: str = JSON
 
     def told(self, client: Mapping[str, Any]) -> "OutputPlan":
         """The plan with Kafka's settings, which do not travel with it."""
