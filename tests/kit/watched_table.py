@@ -58,6 +58,8 @@ def read_all_the_while(
 ) -> Iterator[set[str]]:
     """Several engines read while the block runs; the types of the column `v` that delta-rs saw.
 
+    They read once before it and once after it too: both its ends are seen, however fast it is.
+
     Args:
         path: of the table.
         at_least: so many rows it has at every moment, each `id` once.
@@ -88,10 +90,13 @@ def read_all_the_while(
             over.wait(REST_S)
 
     thread = threading.Thread(target=read, daemon=True)
+    look()
     thread.start()
     try:
         yield seen
     finally:
         over.set()
         thread.join(ENDS_S)
+    assert not thread.is_alive(), "a reader hangs"
+    look()
     assert not wrong, wrong[:3]
