@@ -16,7 +16,6 @@ from itertools import pairwise
 from time import monotonic
 from typing import Any, Final
 
-import msgspec
 import structlog
 
 from lakemark import failpoints, plans
@@ -50,6 +49,7 @@ from lakemark.state import (
     new_partitions,
     schema_refresh,
     selection,
+    stored_form,
     tables,
 )
 from lakemark.state.advance import Left, News, Results
@@ -79,7 +79,7 @@ class FillBudget:
     def takes(self, table: str, entry: TableState) -> bool:
         """Whether one more table is written anew."""
         self.done.add(table)
-        self.bytes += entry.bytes
+        self.bytes += entry.size.bytes
         return self.bytes <= tables.FILL_BYTES
 
 
@@ -218,7 +218,7 @@ class Pipeline:
         """The state that the batch makes, as it is before any task runs."""
         self.refresh.learn(self.read_schemas())
         ends = self.checkpoint.offsets(batch)
-        state = msgspec.json.decode(tables.encode(before), type=PipelineState)
+        state = stored_form.decode(stored_form.encode(before))
         state.batch = batch
         state.output_prefixes = list(self.connector.output_prefixes)
         state.offsets = new_partitions.known_ends(before.offsets, self._changes(ends))
@@ -264,7 +264,7 @@ class Pipeline:
             control_records.make_up_for(record, state)
         for name, entry in state.tables.items():
             if self.refresh.is_back(name, entry):
-                tables.resnapshot(entry, schema_refresh.MADE_ANEW, state.batch)
+                entry.repair.doubt_all(schema_refresh.MADE_ANEW, state.batch)
                 tables.resume(state, name)
             elif self.refresh.retries(name, entry):
                 tables.resume(state, name)
@@ -289,24 +289,24 @@ class Pipeline:
             except Exception:  # one table's log is no reason to stop the others
                 log.exception("table.not_replaced", table=name)
         for name, entry in state.tables.items():
-            durable = before.tables.get(name, TableState()).rebuild_over
+            durable = before.tables.get(name, TableState()).files.rebuild_over
             for over in durable:
-                if over in entry.rebuild_over and self._discarded(name, over):
-                    entry.rebuild_over.remove(over)
+                if over in entry.files.rebuild_over and self._discarded(name, over):
+                    entry.files.discarded(over)
 
     def _replace_table(self, state: PipelineState, name: str) -> None:
         entry, options = state.tables[name], self.config.lake.options()
         path = folder_of(self.config.lake, name)
-        done = self.lake.replace(path, entry.rebuild, table=name, options=options)
+        done = self.lake.replace(path, entry.files.rebuild, table=name, options=options)
         if done is not None:
-            log.info("table.rebuilt", table=name, rows=done.rows, reason=entry.rebuild_why)
-            entry.rows, entry.bytes = done.rows, done.bytes
-            tables.end_rebuild(entry)
-        elif entry.committed_ms or entry.recorded >= 0:
-            log.warning("table.rebuild_lost", table=name, rebuild=entry.rebuild)
+            log.info("table.rebuilt", table=name, rows=done.rows, reason=entry.files.rebuild_why)
+            entry.size.measure(done.rows, done.bytes)
+            entry.files.end_rebuild()
+        elif entry.size.committed_ms or entry.files.recorded >= 0:
+            log.warning("table.rebuild_lost", table=name, rebuild=entry.files.rebuild)
             tables.lost_rebuild(state, entry)
         else:  # the source has no row
-            self.lake.empty(path, entry.rebuild, options=options)
+            self.lake.empty(path, entry.files.rebuild, options=options)
 
     def _fill(self, state: PipelineState, budget: FillBudget) -> None:
         """Older rows get what they have in new columns, before any row that brings these itself.
@@ -315,13 +315,13 @@ class Pipeline:
         the table is read again.
         """
         for name, entry in state.tables.items():
-            due = [one for one in entry.fills if one.batch == state.batch]
+            due = [one for one in entry.repair.fills if one.batch == state.batch]
             if not due or name in budget.done:
                 continue
             if not budget.takes(name, entry) or not self._filled(name, entry, due, state.batch):
-                entry.fills = [one for one in entry.fills if one.batch != state.batch]
+                entry.repair.drop_fills(batch=state.batch)
                 columns = ", ".join(one.column for one in due)
-                tables.resnapshot(entry, f"older rows lack columns: {columns}", state.batch)
+                entry.repair.doubt_all(f"older rows lack columns: {columns}", state.batch)
 
     def _filled(self, table: str, entry: TableState, due: Sequence[Fill], batch: int) -> bool:
         if not plans.can_fill(self.config, table, entry):
@@ -383,14 +383,14 @@ class Pipeline:
                 max_bad=config.dead_letters.max_per_batch,
                 selected=selected or selection.Streamed(chosen, frozenset(state.left)),
                 left=frozenset(n for n in state.left if n in chosen and step == "stream"),
-                known_keys={t: tuple(s.key) for t, s in state.tables.items() if s.key},
+                known_keys={t: tuple(s.files.key) for t, s in state.tables.items() if s.files.key},
                 carried=state.carried(),
                 partial=state.partial(),
                 verified=self.refresh.verified(again),
                 stopped=stopped,
                 stopped_topics=state.silent_topics() if stopped else frozenset(),
                 outputs=config.source.topics is not None,
-                fills={t: tuple(s.fills) for t, s in state.tables.items() if s.fills},
+                fills={t: tuple(s.repair.fills) for t, s in state.tables.items() if s.repair.fills},
                 converter=self.converter,
             ),
             shards=config.stream.shards,

@@ -13,9 +13,9 @@ from lakemark.settings.schema_policy import FOLLOWS
 from lakemark.sink import formats, names
 from lakemark.sink.lake_plan import STREAM, LakePlan, TablePlan
 from lakemark.sink.output.publisher import OutputPlan, Row
-from lakemark.state import tables
 from lakemark.state.catch_up import TABLES_A_SLOT
-from lakemark.state.tables import STREAMING, PipelineState, StoredPosition, TableState, stale
+from lakemark.state.table_parts import StoredPosition
+from lakemark.state.tables import STREAMING, PipelineState, TableState
 
 NOBODY: Final[Mapping[str, frozenset[str]]] = MappingProxyType({})
 Waters = dict[tuple[str, int], AppliedPosition]
@@ -46,25 +46,25 @@ def lake_plan(
         step=step,
         tables={
             name: TablePlan(
-                path=names.folder_of(config.lake, name, entry.rebuild),
+                path=names.folder_of(config.lake, name, entry.files.rebuild),
                 deletes=config.lake.deletes_of(name),
                 engine=engine_of(config, name, entry),
-                floor=bytes.fromhex(entry.floor) if entry.floor else None,
-                pending=entry.pending,
-                pending_step=entry.pending_step,
-                pending_over=entry.pending_over,
-                pending_over_step=entry.pending_over_step,
+                floor=bytes.fromhex(entry.progress.floor) if entry.progress.floor else None,
+                pending=entry.pending.batch,
+                pending_step=entry.pending.step,
+                pending_over=entry.pending.over,
+                pending_over_step=entry.pending.over_step,
                 settled=_settled(entry, waters, state.offsets),
-                horizon=bytes.fromhex(entry.horizon) if entry.horizon else None,
-                partial=entry.partial,
-                stale=stale(entry),
-                key=tuple(entry.key),
-                written=bool(entry.engine),
-                key_ends=tuple(entry.key_ends),
-                recorded=entry.recorded,
-                recorded_as=entry.recorded_as,
-                policy=FOLLOWS if entry.rebuild else config.lake.policy_of(name),
-                fills=tuple(entry.fills),
+                horizon=bytes.fromhex(entry.progress.horizon) if entry.progress.horizon else None,
+                partial=entry.repair.partial,
+                stale=entry.repair.stale(),
+                key=tuple(entry.files.key),
+                written=bool(entry.files.engine),
+                key_ends=tuple(entry.files.key_ends),
+                recorded=entry.files.recorded,
+                recorded_as=entry.files.recorded_as,
+                policy=FOLLOWS if entry.files.rebuild else config.lake.policy_of(name),
+                fills=tuple(entry.repair.fills),
                 seen=_seen(config, name, entry, seen),
             )
             for name, entry in state.tables.items()
@@ -90,10 +90,10 @@ def can_fill(config: Config, table: str, entry: TableState) -> bool:
     Not where an output topic tells of rows: they would be in no event there. Nor where the driver
     merges: such tables are large, and reading them again keeps nobody waiting.
     """
-    if config.output is not None or not entry.engine or not tables.can_fill(entry):
+    if config.output is not None or not entry.files.engine or not entry.can_fill():
         return False
     merges = formats.format_of(config.lake).merges_in_tasks
-    return merges(entry.engine) and merges(engine_of(config, table, entry))
+    return merges(entry.files.engine) and merges(engine_of(config, table, entry))
 
 
 def passed(state: PipelineState, entry: TableState) -> bytes | None:
@@ -103,7 +103,7 @@ def passed(state: PipelineState, entry: TableState) -> bytes | None:
 
 def _others_wait(state: PipelineState) -> bool:
     """Return whether tables that begin hold up one that has been written before."""
-    return any(entry.engine and entry.state == STREAMING for entry in state.tables.values())
+    return any(entry.files.engine and entry.state == STREAMING for entry in state.tables.values())
 
 
 def output_plan(
@@ -144,9 +144,9 @@ def output_plan(
         topic_ids=topic_ids,
         rows={
             name: Row(
-                names.folder_of(config.lake, name, entry.rebuild),
-                stale(entry),
-                bytes.fromhex(entry.floor) if entry.floor else None,
+                names.folder_of(config.lake, name, entry.files.rebuild),
+                entry.repair.stale(),
+                bytes.fromhex(entry.progress.floor) if entry.progress.floor else None,
                 entry.topics[0] if entry.topics else "",
             )
             for name, entry in state.tables.items()
@@ -180,7 +180,7 @@ class NewTable:
 
 def engine_of(config: Config, table: str, entry: TableState | None) -> str:
     """The write engine of a table; see `TableFormat.engine_for`."""
-    now, size = (None, 0) if entry is None else (entry.engine, entry.bytes)
+    now, size = (None, 0) if entry is None else (entry.files.engine, entry.size.bytes)
     return formats.format_of(config.lake).engine_for(config.lake.engine_of(table), now, size)
 
 

@@ -349,7 +349,7 @@ class Supervisor:
 
     def _rebuild_of(self, table: str) -> str:
         entry = self.state.tables.get(table)
-        return "" if entry is None else entry.rebuild
+        return "" if entry is None else entry.files.rebuild
 
     def _done(self, done: BatchDone) -> None:
         self.starting.end()
@@ -421,10 +421,10 @@ class Supervisor:
 
     def _needs_batch(self) -> bool:
         waits = (self.state.tables[name] for name in tables.rebuilt(self.state))
-        if not self.once and any(entry.committed_ms for entry in waits):
+        if not self.once and any(entry.size.committed_ms for entry in waits):
             return True  # the new table takes its place as a batch begins
         return tables.any_state(self.state, CATCHING_UP) or any(
-            entry.skip_to is not None
+            entry.progress.skip_to is not None
             or (entry.state == ERRORED and entry.retried and not self.once)
             for entry in self.state.tables.values()
         )

@@ -14,7 +14,7 @@ from lakemark.ops.status import CatalogChange, CatalogNow, SourceNow, SourceProb
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Progress, Subject
-from lakemark.state.tables import PipelineState, TableState
+from lakemark.state.tables import PipelineState
 from stack.processes import wait_for
 from tests.kit.browser import PATIENCE_MS, browser, visit
 from tests.kit.lively import (
@@ -32,6 +32,7 @@ from tests.kit.lively import (
     WAITING,
 )
 from tests.kit.site import Served, serve
+from tests.kit.table_states import table_state
 
 pytestmark = pytest.mark.slow
 
@@ -547,7 +548,7 @@ def test_what_is_the_same_for_many_tables_is_one_box(shown, served: Served):
     page = shown.page
     why = {"state": "errored", "code": "no-key", "rows": 1, "topics": ["t"]}
     tables = {
-        f"public.t{n:03}": TableState(
+        f"public.t{n:03}": table_state(
             **why, reason=f"public.t{n:03} has no key", hint=f"resume `public.t{n:03}`",
             resnapshot="events may be missing",
         )

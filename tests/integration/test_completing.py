@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lakemark.state.tables import BY_SNAPSHOT
+from lakemark.state.table_parts import BY_SNAPSHOT
 from stack.local import Database
 from tests.kit.running import STATE_S, Running
 

@@ -12,7 +12,8 @@ import pytest
 from lakemark.kafka.brokers import Cluster
 from lakemark.ops.doctor.facts_connector import connector_facts
 from lakemark.settings.config import Config, load
-from lakemark.state.tables import PipelineState, TableState, encode
+from lakemark.state.stored_form import encode
+from lakemark.state.tables import PipelineState, TableState
 from stack.java import java_command
 from stack.kafka import kafka_jars
 from stack.lakemark_process import write_config

@@ -8,7 +8,7 @@ from lakemark.connectors.database import OpenWindow
 from lakemark.model.offsets import Offsets
 from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.ports import Stream, StreamedTable
-from lakemark.state.tables import BY_SNAPSHOT
+from lakemark.state.table_parts import BY_SNAPSHOT
 
 if TYPE_CHECKING:
     from lakemark.snapshot.chunks import ChunkSpec

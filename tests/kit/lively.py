@@ -16,6 +16,7 @@ from lakemark.snapshot.flight import BEING_READ, READ, SETTLING, ChunkInFlight, 
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.signals import Rejection
 from lakemark.state.tables import PipelineState, TableState
+from tests.kit.table_states import altered, table_state
 
 NOW = 1_770_000_000.0
 NAME = "shop-of-the-north"
@@ -81,11 +82,11 @@ def _tables(now: float, done: int) -> dict[str, TableState]:
     newest = int((now - 1.5) * 1_000_000)
 
     def table(topic: str, rows: int, **more: object) -> TableState:
-        made = TableState(
+        made = table_state(
             topics=[topic], rows=rows + done, events=rows // 2 + done, newest_ts=newest,
             engine="task-merge", bytes=rows * 90, committed_ms=int(now * 1000),
         )  # fmt: skip
-        return msgspec.structs.replace(made, **more)
+        return altered(made, **more)
 
     stopped = {"from_offsets": {"t.customers": {0: 400}}, "newest_ts": int((now - 5400) * 1e6)}
     why = {"code": "key-changed", "reason": REASON, "hint": HINT}

@@ -22,7 +22,7 @@ from lakemark.pipeline import Pipeline
 from lakemark.settings.config import Config
 from lakemark.source import fetch
 from lakemark.source.offset_ranges import OffsetRange
-from lakemark.state import ownership, tables
+from lakemark.state import ownership, stored_form
 from lakemark.state.handling import Mark
 from lakemark.state.tables import PipelineState
 from tests.kit.memory_runner import MemoryRunner, Shards
@@ -120,10 +120,10 @@ class MemoryCheckpoint:
         return [{topic: partitions} for topic, partitions in self.planned[batch].items()]
 
     def begin(self, state: PipelineState) -> None:
-        self.states[-1] = tables.encode(state)
+        self.states[-1] = stored_form.encode(state)
 
     def load(self, batch: int) -> PipelineState:
-        return tables.decode(self.states[batch]) if batch in self.states else PipelineState()
+        return stored_form.decode(self.states[batch]) if batch in self.states else PipelineState()
 
     def handling(self) -> Mark | None:
         return self.mark
@@ -135,7 +135,7 @@ class MemoryCheckpoint:
         if self.dies_before_saving:
             self.dies_before_saving = False
             raise DiedError
-        self.states[state.batch] = tables.encode(state)
+        self.states[state.batch] = stored_form.encode(state)
 
 
 @dataclass

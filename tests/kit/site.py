@@ -22,8 +22,9 @@ from lakemark.settings import masking
 from lakemark.settings.config import load
 from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, Subject
-from lakemark.state.tables import PipelineState, TableState
+from lakemark.state.tables import PipelineState
 from tests.kit.lively import Clock, lively
+from tests.kit.table_states import table_state
 
 A, B, C = "public.a", "public.b", "public.c"
 
@@ -127,10 +128,10 @@ class Site(Written):
         board = self.board
         board.captured([A, B, C])
         board.pipeline("streaming")
-        a = TableState(topics=["t.a"], rows=7, bytes=99, events=9, newest_ts=5_000_000, engine="x")
+        a = table_state(topics=["t.a"], rows=7, bytes=99, events=9, newest_ts=5_000_000, engine="x")
         why = {"code": "no-key", "reason": "hush-4hush in it", "hint": "give it one"}
-        b = TableState(topics=["t.b"], state="errored", dead_letters=2, events=1, **why)
-        b.from_offsets = {"t.b": {0: 1}}
+        b = table_state(topics=["t.b"], state="errored", dead_letters=2, events=1, **why)
+        b.progress.from_offsets = {"t.b": {0: 1}}
         offsets = {"t.a": {0: 9}, "t.b": {0: 1}}
         board.tables(PipelineState(batch=4, offsets=offsets, tables={A: a, B: b}))
         done = BatchDone(4, 10, 7, {"plan": 0.1, "tasks": 2.0}, held={"touches": 3, "parts": 2})

@@ -86,7 +86,11 @@ def test_the_run_reads_after_the_damage(tmp_path, damage, held):
         assert world.lake.values(table) == world.rows[table]
         assert not world.lacking(table)
         now = world.table(table)
-        assert (now.reread_keys, now.reread_missed, now.resnapshot) == ({}, -1, "")
+        assert (now.repair.reread_keys, now.repair.reread_missed, now.repair.resnapshot) == (
+            {},
+            -1,
+            "",
+        )
 
 
 @pytest.mark.slow

@@ -126,7 +126,7 @@ def test_the_table_equals_the_source_whatever_happens_to_the_pipeline(
         root = tmp_path_factory.mktemp("driver")
         database, lake, entry = history(seed, shape, root, monkeypatch)
         wrong, unknown = differences(database, lake)
-        listed = {json.loads(key)[0] for key in entry.reread_keys} if entry else set()
+        listed = {json.loads(key)[0] for key in entry.repair.reread_keys} if entry else set()
         assert wrong == []
         # What the first content of a batch had used up is to be read again.
         assert {key for key, _ in unknown} <= listed

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.sink import names
-from lakemark.state import tables
+from lakemark.state import stored_form, tables
 from tests.kit.log_model import TABLE, TOPIC, Database, shapes, table_schema
 from tests.kit.log_records import Connector
 from tests.kit.memory_pipeline import Broker, DiedError, World
@@ -80,8 +80,8 @@ def outcome(world):
         rows = sorted(json.dumps(row, default=repr, sort_keys=True) for row in found)
     state = world.state
     for entry in state.tables.values():
-        entry.bytes = entry.committed_ms = 0
-    return rows, tables.encode(state)
+        entry.size.bytes = entry.size.committed_ms = 0
+    return rows, stored_form.encode(state)
 
 
 @given(seed=st.integers(0, 2**40), shape=_SHAPES)
@@ -93,6 +93,6 @@ def test_a_skip_holds_however_often_its_batch_is_repeated(seed, shape, tmp_path_
     assert outcome(restless) == outcome(calm)
     entry = calm.state.tables.get(TABLE)
     if entry is not None:
-        assert entry.skip_to is None, "every end has been reached"
+        assert entry.progress.skip_to is None, "every end has been reached"
         if entry.state == tables.STREAMING:
-            assert entry.from_offsets == {}
+            assert entry.progress.from_offsets == {}

@@ -90,14 +90,19 @@ class Histories:
             shop.read = shop.broker.ends()
         self.look(kept)
         entry = shop.state.tables.get(ORDERS)
-        if crash == "lost" and before is not None and before.rebuild and before.committed_ms:
+        if (
+            crash == "lost"
+            and before is not None
+            and before.files.rebuild
+            and before.size.committed_ms
+        ):
             assert entry.rebuild, "what is gone takes no table's place"
             assert self.visible() == kept
 
     def look(self, kept: dict[int, str] | None) -> None:
         """While it is rebuilt the old table is as it was; the new one replaces it whole."""
         entry = self.shop.state.tables.get(ORDERS)
-        if entry is not None and entry.rebuild and entry.resnapshot:
+        if entry is not None and entry.files.rebuild and entry.repair.resnapshot:
             assert self.visible() == kept
 
     @property
@@ -160,7 +165,7 @@ class Histories:
             self.run()
         for _ in range(5):
             entry = self.shop.state.tables[ORDERS]
-            if not entry.rebuild and not entry.resnapshot:
+            if not entry.files.rebuild and not entry.repair.resnapshot:
                 break
             if not self.rows:
                 self.change("c", 1)
@@ -169,7 +174,7 @@ class Histories:
         self.change("c", 3)
         self.run()
         entry = self.shop.state.tables[ORDERS]
-        assert (entry.state, entry.code, entry.rebuild) == (tables.STREAMING, "", "")
+        assert (entry.state, entry.code, entry.files.rebuild) == (tables.STREAMING, "", "")
 
 
 @settings(max_examples=examples(8, nightly=300), deadline=None, print_blob=True)

@@ -9,7 +9,7 @@ import pytest
 from lakemark.errors import DependencyError, PipelineError
 from lakemark.settings.config import Config
 from lakemark.spark.hadoop_files import HadoopFiles
-from lakemark.state import data_loss, tables
+from lakemark.state import data_loss, stored_form
 from lakemark.state.checkpoint import LOCAL, SPARK, Identity
 from lakemark.state.ownership import Owner
 from lakemark.state.tables import PipelineState
@@ -83,7 +83,9 @@ def begin_again(state):
 
 def content(checkpoint):
     """What it says of the batches, and where the topic is."""
-    return [(checkpoint.offsets(batch), tables.encode(checkpoint.load(batch))) for batch in (4, 5)]
+    return [
+        (checkpoint.offsets(batch), stored_form.encode(checkpoint.load(batch))) for batch in (4, 5)
+    ]
 
 
 def test_a_new_beginning_is_whole_wherever_the_process_ends(at):

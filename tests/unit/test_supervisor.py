@@ -23,6 +23,7 @@ from lakemark.state.tables import CATCHING_UP, PAUSED, LeftOut, PipelineState, T
 from lakemark.state.takeover import StoppedError
 from lakemark.supervisor import Supervisor
 from tests.kit.command_line import invoke
+from tests.kit.table_states import table_state
 
 REFUSED = LoginRefused(
     Mistake("database", "the database refuses us", "check it"), code="database-refused"
@@ -197,7 +198,7 @@ def test_a_skip_on_its_way_needs_a_batch_where_the_source_is_silent(folder, once
     supervisor = Supervisor(load(folder / "lakemark.yaml"), once=once)
     supervisor.state = PipelineState(tables={"a": TableState(state=PAUSED)})
     assert not supervisor._needs_batch()
-    supervisor.state.tables["a"].skip_to = {"t": {0: 9}}
+    supervisor.state.tables["a"].progress.skip_to = {"t": {0: 9}}
     assert supervisor._needs_batch()
 
 
@@ -268,11 +269,11 @@ def test_who_cannot_even_begin_says_nothing_in_the_place_of_the_owner(folder, mo
 def test_a_table_of_which_there_is_nothing_new_is_not_said_again(folder, monkeypatch):
     supervisor, said = Supervisor(load(folder / "lakemark.yaml"), once=False), []
     monkeypatch.setattr(supervisor, "_say", said.extend)
-    state = PipelineState(batch=1, tables={"a": TableState(), "b": TableState(events=1)})
+    state = PipelineState(batch=1, tables={"a": TableState(), "b": table_state(events=1)})
     supervisor._publish(state)
     assert [key for key, _ in said] == [b"a", b"b"]
     said.clear()
-    state.batch, state.tables["b"].events = 2, 2
+    state.batch, state.tables["b"].size.events = 2, 2
     supervisor._publish(state)
     assert [key for key, _ in said] == [b"b"]
     record = json.loads(said[0][1])

@@ -22,6 +22,7 @@ from lakemark.state.tables import PipelineState, TableState
 from lakemark.tasks import DecodePlan
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ITEMS, ORDERS, event, schema_of
+from tests.kit.table_states import table_state
 
 PLAN = DecodePlan(
     StretchPlan(
@@ -191,5 +192,5 @@ def test_plain_records_are_decoded_by_compiled_code(records, monkeypatch):
 
 
 def test_tables_with_unavailable_values_are_read_the_general_way_at_once():
-    tables = {ORDERS: TableState(partial=True), ITEMS: TableState()}
+    tables = {ORDERS: table_state(partial=True), ITEMS: TableState()}
     assert PipelineState(tables=tables).partial() == {ORDERS}

@@ -97,7 +97,7 @@ class Board:
         with self._lock:
             self._state = state
             self._paces = {
-                name: EventRate(now, entry.events) for name, entry in state.tables.items()
+                name: EventRate(now, entry.size.events) for name, entry in state.tables.items()
             }
 
     def tables(self, state: PipelineState) -> None:
@@ -106,10 +106,10 @@ class Board:
         with self._lock:
             for name, entry in state.tables.items():
                 before = self._state.tables.get(name, TableState())
-                if before.newest_ts != entry.newest_ts:
+                if before.size.newest_ts != entry.size.newest_ts:
                     self._clocks.setdefault(name, lag.Clock()).applied_at = now
-                pace = self._paces.setdefault(name, EventRate(now, before.events))
-                pace.add(now, entry.events)
+                pace = self._paces.setdefault(name, EventRate(now, before.size.events))
+                pace.add(now, entry.size.events)
             self._state = state
 
     def batch(self, done: BatchDone) -> None:
@@ -254,7 +254,7 @@ class Board:
 
     def _proven(self) -> SourceNow | None:
         """The source with what the newest event proves."""
-        newest = max((entry.newest_ts for entry in self._state.tables.values()), default=0)
+        newest = max((entry.size.newest_ts for entry in self._state.tables.values()), default=0)
         return lag.proven_by(self._source, newest / 1_000_000, self._clock())
 
     def _is_gone(self, name: str, behind: Lag) -> bool:
@@ -298,20 +298,20 @@ class Board:
             entry.reason,
             entry.hint,
             entry.retried,
-            entry.rows,
-            entry.bytes,
-            entry.events,
-            entry.replays,
-            entry.dead_letters,
-            len(entry.reread_keys),
-            entry.reread_missed >= 0,
-            entry.resnapshot or tables.rebuilding(entry),
-            entry.engine,
+            entry.size.rows,
+            entry.size.bytes,
+            entry.size.events,
+            entry.size.replays,
+            entry.size.dead_letters,
+            len(entry.repair.reread_keys),
+            entry.repair.reread_missed >= 0,
+            entry.repair.resnapshot or entry.rebuilding(),
+            entry.files.engine,
             _newest_ms(entry),
-            entry.committed_ms or None,
+            entry.size.committed_ms or None,
             behind,
             round(pace.now(self._clock()), 3) if (pace := self._paces.get(name)) else None,
-            entry.clamped,
+            entry.size.clamped,
         )
 
     def _now_ms(self) -> int:
@@ -319,4 +319,4 @@ class Board:
 
 
 def _newest_ms(entry: TableState) -> int | None:
-    return entry.newest_ts // 1000 or None
+    return entry.size.newest_ts // 1000 or None

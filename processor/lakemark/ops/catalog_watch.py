@@ -45,7 +45,7 @@ from lakemark.settings.config import Config, DatabaseConfig
 from lakemark.settings.schema_policy import REFUSED, Outcome
 from lakemark.state import control, data_loss
 from lakemark.state.policies import Policies, readable
-from lakemark.state.tables import ERRORED, PAUSED, PipelineState, TableState, runs
+from lakemark.state.tables import ERRORED, PAUSED, PipelineState, TableState
 
 log = structlog.get_logger(__name__)
 
@@ -272,7 +272,7 @@ def has_to_wait(change: Difference, entry: TableState | None, *, is_left: bool =
         is_left: whether the configuration leaves it out.
     """
     is_word = change.refused or (change.action is Action.REBUILD and change.kind not in CODES)
-    stands = entry is not None and not runs(entry)
+    stands = entry is not None and not entry.runs()
     return is_word and (is_left or stands)
 
 
@@ -281,7 +281,11 @@ def _has_key(entry: TableState | None, key: Sequence[str]) -> bool:
 
     Its events may have told of it first, and a person have done something about it since.
     """
-    return bool(key) and entry is not None and (not entry.key or set(entry.key) == set(key))
+    return (
+        bool(key)
+        and entry is not None
+        and (not entry.files.key or set(entry.files.key) == set(key))
+    )
 
 
 def _may_stop(table: str, state: PipelineState) -> bool:

@@ -57,7 +57,7 @@ def unread(topics: Iterable[str], applied: Offsets, known: Ends) -> int | None:
 
 def unread_of(entry: TableState, applied: Offsets, known: Ends) -> int | None:
     """Records of a table; one that does not stream goes on from where it stopped."""
-    own = applied if entry.state == STREAMING else entry.from_offsets
+    own = applied if entry.state == STREAMING else entry.progress.from_offsets
     return unread(entry.topics, own, known) if entry.topics else None
 
 
@@ -68,7 +68,7 @@ def lag_of(entry: TableState, records: int | None, clock: Clock, now: float) -> 
         return Lag(None if records is None else 0.0, records)
     if clock.unread_since is None:
         clock.unread_since = now
-    newest = entry.newest_ts / 1_000_000
+    newest = entry.size.newest_ts / 1_000_000
     if clock.applied_at is None:  # nothing since the start: what was known before counts
         since = newest or clock.unread_since
         return Lag(round(max(0.0, now - since), 3), records)

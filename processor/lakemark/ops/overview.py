@@ -82,7 +82,11 @@ class Lookout:
         found = self._kept(status)
         if status is None:
             status = self._by_topics(found)
-        keys = {name: list(e.reread_keys) for name, e in found.tables.items() if e.reread_keys}
+        keys = {
+            name: list(e.repair.reread_keys)
+            for name, e in found.tables.items()
+            if e.repair.reread_keys
+        }
         began = asked == "pipeline" or bool(found.tables) or PIPELINE in found.others
         return Overview(status, began, asked, keys, found.unreadable)
 

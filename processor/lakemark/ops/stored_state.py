@@ -18,7 +18,7 @@ from lakemark.kafka.records import read_compacted
 from lakemark.model.offsets import Offsets
 from lakemark.settings.config import Config
 from lakemark.settings.masking import foreign
-from lakemark.state import tables
+from lakemark.state import stored_form, tables
 from lakemark.state.checkpoint import Identity
 from lakemark.state.progress import tables_of
 from lakemark.state.tables import PipelineState, TableState
@@ -83,7 +83,7 @@ def _first(entries: Iterable[TableState]) -> Offsets:
     """The lowest offset that any of the tables wants, by topic and partition."""
     first: Offsets = {}
     for entry in entries:
-        for topic, partitions in entry.from_offsets.items():
+        for topic, partitions in entry.progress.from_offsets.items():
             for partition, offset in partitions.items():
                 known = first.setdefault(topic, {}).get(partition, offset)
                 first[topic][partition] = min(known, offset)
@@ -125,7 +125,7 @@ def stored_in(files: _Local | _Store) -> Stored:
     """What is stored in a checkpoint's files."""
     names = files.names(_STATES)
     batches = [int(n[:-5]) for n in names if n.endswith(".json") and n[:-5].isdigit()]
-    state = tables.decode(files.read(f"{_STATES}/{max(batches)}.json")) if batches else None
+    state = stored_form.decode(files.read(f"{_STATES}/{max(batches)}.json")) if batches else None
     ids, made_for = {}, None
     own = files.names(_OWN)
     if _TOPICS in own:

@@ -21,7 +21,7 @@ from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.runs import FAILED, STOPPED, Run, TableRun
 from lakemark.snapshot.signal_processor import SignalProcessor
 from lakemark.snapshot.snapshot_state import SnapshotState
-from lakemark.state import tables
+from lakemark.state import table_parts
 
 if TYPE_CHECKING:
     from lakemark.model.offsets import Offsets
@@ -133,7 +133,7 @@ class Completing:
         if table is None:
             return True
         whole = table.complete and (
-            table.complete != tables.BY_CONNECTOR or self.state.settings.own_whole
+            table.complete != table_parts.BY_CONNECTOR or self.state.settings.own_whole
         )
         return table.streaming and not whole
 

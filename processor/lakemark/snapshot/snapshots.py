@@ -104,14 +104,14 @@ def _now(entry: TableState, state: PipelineState) -> StreamedTable:
         code=entry.code if stopped else "",
         reason=entry.reason if stopped else "",
         hint=entry.hint if stopped else "",
-        own_batch=entry.own_batch,
-        resnapshot_since=entry.resnapshot_since,
-        reread=dict(entry.reread_keys),
-        reread_missed=entry.reread_missed,
+        own_batch=entry.repair.own_batch,
+        resnapshot_since=entry.repair.resnapshot_since,
+        reread=dict(entry.repair.reread_keys),
+        reread_missed=entry.repair.reread_missed,
         passed=_passed(entry, state),
-        partial=entry.partial,
-        complete=entry.complete,
-        rebuild=entry.rebuild,
+        partial=entry.repair.partial,
+        complete=entry.repair.complete,
+        rebuild=entry.files.rebuild,
     )
 
 

@@ -16,7 +16,8 @@ from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Size, Swept
 from lakemark.sink.lake_plan import OUTCOME, TableOutcome
 from lakemark.state import schema_refresh, selection, tables
-from lakemark.state.tables import PipelineState, StoredPosition, TableState
+from lakemark.state.table_parts import BY_CONNECTOR, StoredPosition
+from lakemark.state.tables import PipelineState, TableState
 
 TABLE_STOPPED: Final = "table-stopped"
 SCHEMA_CODES: Final = frozenset({schema_refresh.UNKNOWN, "schema-check"})
@@ -151,7 +152,9 @@ def settle(
         before=before,
         forwarded=state.offsets if forwarded else None,
     )
-    known_rows = {table: entry.rows for table, entry in before.tables.items() if entry.engine}
+    known_rows = {
+        table: entry.size.rows for table, entry in before.tables.items() if entry.files.engine
+    }
     _moved(state, before, start, reports)
     again = _read_again(reports, outcomes)
     for report in reports:
@@ -230,29 +233,22 @@ def _count(
         if report.topic not in entry.topics:
             entry.topics.append(report.topic)
             if entry.state != tables.STREAMING:  # it begins there, for the day on which it goes on
-                entry.from_offsets[report.topic] = dict(start.get(report.topic, {}))
-                waters = before.high_waters.get(report.topic, {})
-                entry.high_waters[report.topic] = dict(waters)
+                entry.progress.add_topic(report.topic, start, before.high_waters)
         if table not in again and (entry.state == tables.STREAMING or found.events):
-            entry.events += found.events
-            entry.replays += found.replays
-            entry.incremental_reads += found.incremental_reads
-            entry.clamped += found.clamped
-            entry.dead_letters += found.bad
-            entry.newest_ts = max(entry.newest_ts, found.newest_ts)
-        tables.note_reread(entry, found.reread, batch=state.batch)
+            entry.size.count(found)
+        entry.repair.doubt_keys(found.reread, batch=state.batch)
         if found.unread:
-            tables.resnapshot(entry, UNREAD, state.batch)
+            entry.repair.doubt_all(UNREAD, state.batch)
 
 
 def _outcome(
     state: PipelineState, outcome: TableOutcome, done: Left, stop: Callable[..., None]
 ) -> None:
     entry = state.tables.setdefault(outcome.table, TableState(since_batch=state.batch))
-    if outcome.made and entry.committed_ms:
-        tables.resnapshot(entry, GONE, state.batch)
+    if outcome.made and entry.size.committed_ms:
+        entry.repair.doubt_all(GONE, state.batch)
     if outcome.made:
-        entry.recorded = -1
+        entry.files.ask_again()
     if outcome.put_off:
         stop(outcome.table, to=tables.CATCHING_UP, code="table-begins", reason=MANY_BEGIN)
         return
@@ -263,7 +259,7 @@ def _outcome(
             code="table-changed",
             reason="the table was made to fit new columns or types",
         )
-        entry.key = outcome.key or entry.key
+        entry.files.fit(outcome.key)
         return
     if outcome.code:
         if outcome.retried:
@@ -278,24 +274,14 @@ def _outcome(
             retried=outcome.retried,
         )
         return
-    if outcome.truncate:
-        entry.floor = max(entry.floor, outcome.truncate.hex())
-    if outcome.rows >= 0:
-        entry.rows, entry.bytes = outcome.rows, outcome.bytes
-    entry.committed_ms = max(entry.committed_ms, outcome.committed_ms)
-    if outcome.recorded_as:
-        entry.recorded, entry.recorded_as = state.batch, outcome.recorded_as
-    entry.engine = outcome.engine
-    entry.key = outcome.key or entry.key
-    known = [] if outcome.made else entry.key_ends
-    entry.key_ends = sorted({*known, *outcome.key_ends})
-    entry.unavailable += outcome.unavailable
-    entry.partial |= outcome.partial
-    tables.note_reread(entry, outcome.reread, batch=state.batch)
-    entry.pending_over, entry.pending_over_step = entry.pending, entry.pending_step
-    entry.pending, entry.pending_step = state.batch if outcome.pending else -1, outcome.step
+    entry.progress.truncated(outcome.truncate)
+    entry.size.commit(outcome)
+    entry.files.commit(outcome, state.batch)
+    entry.pending.commit(outcome, state.batch)
+    entry.repair.lacked_column(outcome.partial)
+    entry.repair.doubt_keys(outcome.reread, batch=state.batch)
     if outcome.lost:
-        tables.resnapshot(entry, HALVES_LOST, state.batch)
+        entry.repair.doubt_all(HALVES_LOST, state.batch)
 
 
 def _own_snapshots(
@@ -311,16 +297,16 @@ def _own_snapshots(
             lsns.setdefault(table, set()).update(found.own_snapshots)
             entry = state.tables.get(table)
             if entry is not None and found.own_ends and not entry.code:
-                entry.complete = entry.complete or tables.BY_CONNECTOR
+                entry.repair.loaded_by(BY_CONNECTOR)
     for table, found_lsns in lsns.items():
         entry = state.tables.get(table)
         if entry is not None and found_lsns and not entry.code:
             rows = known_rows.get(table, rows_before.get(table, 0))
-            tables.note_own_snapshot(entry, found_lsns, rows_before=rows, batch=state.batch)
+            entry.repair.own_rows(found_lsns, rows_before=rows, batch=state.batch)
     for table, rows in rows_before.items():
         entry = state.tables[table]
-        if rows and table not in known_rows and not entry.resnapshot and not lsns.get(table):
-            tables.resnapshot(entry, ADOPTED, 0)  # every run of this checkpoint answers it
+        if rows and table not in known_rows and not entry.repair.resnapshot and not lsns.get(table):
+            entry.repair.doubt_all(ADOPTED, 0)  # every run of this checkpoint answers it
 
 
 def begun_anew(state: PipelineState, reports: Sequence[Report]) -> None:
@@ -344,7 +330,7 @@ def begun_anew(state: PipelineState, reports: Sequence[Report]) -> None:
     if not (known or older or len(times) > 1):
         return
     for entry in state.entries():
-        tables.resnapshot(entry, BEGUN_ANEW, state.batch)
+        entry.repair.doubt_all(BEGUN_ANEW, state.batch)
 
 
 def chunks(
@@ -376,7 +362,7 @@ def chunks(
     for done in news.settled:
         if not done.void and done.survivors + done.fills:
             entry = state.tables.setdefault(done.table, TableState(since_batch=state.batch))
-            entry.horizon = max(entry.horizon, done.hi)
+            entry.progress.closed(done.hi)
     return news
 
 

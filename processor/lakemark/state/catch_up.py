@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lakemark.model.offsets import EARLIEST, Offsets
-from lakemark.state import tables
-from lakemark.state.tables import CATCHING_UP, PipelineState, StoredPosition, TableState
+from lakemark.state.table_parts import StoredPosition, StoredPositions
+from lakemark.state.tables import CATCHING_UP, PipelineState, TableState
 
 TABLES_A_SLOT: Final = 8
 """Tables of a merge task that begin, or that have a turn, in one batch: 50 ms for each new one."""
@@ -35,7 +35,7 @@ class CatchUpTurn:
     tables: list[str] = field(default_factory=list)
     start: Offsets = field(default_factory=dict)
     end: Offsets = field(default_factory=dict)
-    high_waters: dict[str, dict[int, StoredPosition]] = field(default_factory=dict)
+    high_waters: StoredPositions = field(default_factory=dict)
 
 
 def turn(state: PipelineState, *, limit: int, most: int) -> CatchUpTurn:
@@ -58,7 +58,7 @@ def turn(state: PipelineState, *, limit: int, most: int) -> CatchUpTurn:
             start, end = work[0][topic], work[1][topic]
             found.start[topic], found.end[topic] = start, end
             left -= sum(end[partition] - max(0, begin) for partition, begin in start.items())
-        found.high_waters |= entry.high_waters
+        found.high_waters |= entry.progress.high_waters
         if left <= 0 or len(found.tables) == most:
             break
     return found
@@ -66,16 +66,20 @@ def turn(state: PipelineState, *, limit: int, most: int) -> CatchUpTurn:
 
 def _waits_since(state: PipelineState, table: str) -> int:
     entry = state.tables[table]
-    return max(entry.since_batch, entry.slice_batch)
+    return max(entry.since_batch, entry.progress.slice_batch)
 
 
 def _places(entry: TableState) -> dict[str, Any]:
     """Where a table stands in each of its topics: all that its slice there depends on."""
-    old = bool(entry.old_ends)
+    progress = entry.progress
+    old = bool(progress.old_ends)
     return {
         topic: (
             old,
-            *(d.get(topic) for d in (entry.from_offsets, entry.high_waters, entry.old_ends)),
+            *(
+                d.get(topic)
+                for d in (progress.from_offsets, progress.high_waters, progress.old_ends)
+            ),
         )
         for topic in entry.topics
     }
@@ -105,7 +109,7 @@ def end(
     """
     for name in had.tables:
         entry = state.tables[name]
-        entry.slice_batch = state.batch
+        entry.progress.had_turn(state.batch)
         if entry.state == CATCHING_UP and not entry.code:
             own = {topic: had.end[topic] for topic in entry.topics if topic in had.end}
             passed = {place: water for place, water in waters.items() if place[0] in own}
@@ -121,14 +125,14 @@ def slice_of(entry: TableState, end: Offsets, *, limit: int) -> tuple[Offsets, O
         limit: records per read, spread over the partitions; the part before a changed partition
             count is read in one piece, because keys changed partitions inside it.
     """
-    old = bool(entry.old_ends)
-    target = entry.old_ends if old else end
+    old = bool(entry.progress.old_ends)
+    target = entry.progress.old_ends if old else end
     start: Offsets = {}
     stop_at: Offsets = {}
     count = sum(len(target.get(topic, {})) for topic in entry.topics)
     share = max(1, limit // max(1, count))
     for topic in entry.topics:
-        known = entry.from_offsets.get(topic, {})
+        known = entry.progress.from_offsets.get(topic, {})
         goals = target.get(topic, {})
         for partition, goal in goals.items():
             begin = known.get(partition, EARLIEST)
@@ -149,21 +153,5 @@ def advance(
     batch: int,
 ) -> None:
     """A slice was applied: moves the table on, into the stream once it is at the batch's end."""
-    for topic, partitions in to.items():
-        entry.from_offsets.setdefault(topic, {}).update(partitions)
-    for (topic, partition), water in waters.items():
-        entry.high_waters.setdefault(topic, {})[partition] = water
-    reached_old = all(
-        entry.from_offsets.get(topic, {}).get(partition, 0) >= goal
-        for topic, partitions in entry.old_ends.items()
-        for partition, goal in partitions.items()
-    )
-    if reached_old:
-        entry.old_ends = {}
-    here = all(
-        entry.from_offsets.get(topic, {}).get(partition, 0) == goal
-        for topic in entry.topics
-        for partition, goal in end.get(topic, {}).items()
-    )
-    if reached_old and here:
-        tables.stream(entry, batch)
+    if entry.progress.advance(entry.topics, to, waters, end):
+        entry.stream(batch)

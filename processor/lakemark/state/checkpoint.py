@@ -13,7 +13,7 @@ import msgspec
 
 from lakemark.errors import PipelineError
 from lakemark.model.offsets import Offsets
-from lakemark.state import handling, ownership, tables
+from lakemark.state import handling, ownership, stored_form
 from lakemark.state.checkpoint_files import Files
 from lakemark.state.handling import Mark
 from lakemark.state.ownership import Owner
@@ -76,7 +76,7 @@ class Checkpoint:
             return
         found = msgspec.json.decode(blob, type=Identity)
         if found.format > FORMAT:
-            tables.decode(blob)
+            stored_form.decode(blob)
         if found.runner != identity.runner:
             raise PipelineError(
                 f"the checkpoint {self.path} was made by the runner {found.runner!r}, not by "
@@ -124,7 +124,7 @@ class Checkpoint:
 
     def begin(self, state: PipelineState) -> None:
         """Stores what the first batch begins with."""
-        self._write(_FIRST, tables.encode(state))
+        self._write(_FIRST, stored_form.encode(state))
 
     def load(self, batch: int) -> PipelineState:
         """The state after a batch; before the first that of `begin`, or an empty one.
@@ -135,7 +135,7 @@ class Checkpoint:
         """
         if batch < 0:
             blob = self._read(_FIRST)
-            return tables.decode(blob) if blob else PipelineState()
+            return stored_form.decode(blob) if blob else PipelineState()
         blob = self._read(_name(batch))
         if blob is None:
             raise PipelineError(
@@ -143,7 +143,7 @@ class Checkpoint:
                 code=DAMAGED,
                 hint="restore the checkpoint folder, or start with a new one and snapshot again",
             )
-        return tables.decode(blob)
+        return stored_form.decode(blob)
 
     def newest(self) -> PipelineState:
         """The state of the newest batch that has one."""
@@ -152,7 +152,7 @@ class Checkpoint:
 
     def save(self, state: PipelineState) -> None:
         """Stores the state under its batch, atomically; replaces one of the same batch."""
-        self._write(_name(state.batch), tables.encode(state))
+        self._write(_name(state.batch), stored_form.encode(state))
         if state.batch >= KEPT:
             self._delete(_name(state.batch - KEPT))
 
@@ -284,11 +284,11 @@ class Checkpoint:
         for batch in [b for b in states if b >= max(committed, default=0)]:
             state = self.load(batch)
             change(state)
-            files[_name(batch)] = tables.encode(state)
+            files[_name(batch)] = stored_form.encode(state)
         if not states and self._read(_FIRST) is not None:
             state = self.load(-1)
             change(state)
-            files[_FIRST] = tables.encode(state)
+            files[_FIRST] = stored_form.encode(state)
         self._rewrite(files)
 
     # -- of a query without Spark: the same files, in the same forms ------------------------------

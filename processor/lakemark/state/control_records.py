@@ -122,7 +122,7 @@ def carry_out(
     before: PipelineState,
     start: Offsets,
     refresh: Refresh,
-    can_fill: Callable[[str, TableState], bool] = lambda _, entry: tables.can_fill(entry),
+    can_fill: Callable[[str, TableState], bool] = lambda _, entry: entry.can_fill(),
 ) -> None:
     """Does what the records ask for, one after the other.
 
@@ -187,7 +187,7 @@ def _runs(entry: TableState | None, code: str | None) -> bool:
     """Whether a table may be made anew without a person's word."""
     if code:
         return _is_meant(entry, code)
-    return entry is not None and tables.runs(entry)
+    return entry is not None and entry.runs()
 
 
 def _doubt(state: PipelineState, table: str, reason: str | None) -> None:
@@ -198,7 +198,7 @@ def _doubt(state: PipelineState, table: str, reason: str | None) -> None:
         entry = state.tables[table] = TableState(since_batch=state.batch)
     if entry is not None:
         why = reason or "events of it may be missing"
-        tables.resnapshot(entry, why[:_SHOWN], state.batch)
+        entry.repair.doubt_all(why[:_SHOWN], state.batch)
         state.ignorable.pop(table, None)  # the catalog says whether they are gone still
 
 
@@ -216,7 +216,7 @@ def _fill(
         log.warning("control.unusable", type="table-fill", table=table)
         _doubt(state, table, record.reason)
     else:
-        entry.fills += [msgspec.structs.replace(f, batch=state.batch) for f in fills]
+        entry.repair.fill(fills, batch=state.batch)
 
 
 def make_up_for(record: Mapping[str, Any], state: PipelineState) -> None:
@@ -287,7 +287,7 @@ def _read(state: PipelineState, record: TableRead) -> None:
     if entry is None and keys is None and record.until is not None and table not in state.left:
         entry = state.tables[table] = TableState(since_batch=state.batch)
     if entry is not None:
-        tables.reread(entry, until=until, keys=keys)
+        entry.repair.were_read(until=until, keys=keys)
 
 
 def first_state(
@@ -321,14 +321,13 @@ def first_state(
     state = PipelineState(control=control, epochs=[{} for _ in range(epochs)])
     for name, entry in known.items():
         if paused[name] and entry.topics:
-            state.tables[name] = TableState(
+            made = state.tables[name] = TableState(
                 state=PAUSED,
                 code="paused",
                 reason="paused by a control record, before this checkpoint was begun",
                 hint=f"lakemark table resume {name}",
                 topics=list(entry.topics),
-                from_offsets={topic: dict(places.get(topic, {})) for topic in entry.topics},
-                rows=entry.rows,
-                bytes=entry.bytes,
             )
+            made.progress.hold(entry.topics, places, {})
+            made.size.measure(entry.size.rows, entry.size.bytes)
     return state

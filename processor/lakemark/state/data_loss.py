@@ -20,7 +20,6 @@ from typing import Final
 
 from lakemark.errors import EXPIRED
 from lakemark.model.offsets import Offsets
-from lakemark.state import tables
 from lakemark.state.tables import PipelineState, TableState
 
 RESNAPSHOT: Final = "table-resnapshot"
@@ -80,7 +79,7 @@ def _wanted(
     """The next offset wanted of each partition: tables that stopped want what lies before."""
     wanted = dict(offsets)
     for entry in carried:
-        for partition, offset in entry.from_offsets.get(topic, {}).items():
+        for partition, offset in entry.progress.from_offsets.get(topic, {}).items():
             if offset < 0:
                 continue  # Kafka's own word for the first one
             wanted[partition] = min(offset, wanted.get(partition, offset))
@@ -174,22 +173,14 @@ def begin_again(
         if set(first) != set(old):  # keys are in other partitions now
             state.high_waters.pop(topic, None)
             for entry in state.tables.values():
-                entry.high_waters.pop(topic, None)
+                entry.progress.forget_positions(topic)
         state.offsets[topic] = dict(first)
         for entry in state.tables.values():
-            _begin_again(entry, topic, first)
+            entry.progress.begin_again(topic, first)
         for one in state.left.values() if topic in anew else ():  # of others its own gap says so
             if topic in one.entry.topics:
-                _begin_again(one.entry, topic, first)
-                one.entry.high_waters.pop(topic, None)
-                tables.resnapshot(one.entry, ANEW, state.batch)
+                one.entry.progress.begin_again(topic, first)
+                one.entry.progress.forget_positions(topic)
+                one.entry.repair.doubt_all(ANEW, state.batch)
         if not first:
             del state.offsets[topic]
-
-
-def _begin_again(entry: TableState, topic: str, first: Mapping[int, int]) -> None:
-    if topic in entry.from_offsets:
-        entry.from_offsets[topic] = dict(first)
-        entry.old_ends.pop(topic, None)
-    if entry.skip_to is not None:  # what it was to leave out is gone
-        entry.skip_to.pop(topic, None)

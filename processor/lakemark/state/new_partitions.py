@@ -19,7 +19,7 @@ import structlog
 
 from lakemark.model.offsets import Offsets
 from lakemark.state import tables
-from lakemark.state.tables import PipelineState, TableState
+from lakemark.state.tables import PipelineState
 
 log = structlog.get_logger(__name__)
 
@@ -89,17 +89,7 @@ def follow(
                     reason=f"{topic} has new partitions",
                 )
             old = {p: ends[p] for p in known if p in ends}
-            repartition(entry, old_ends={topic: old}, end=state.offsets)
+            entry.progress.repartition({topic: old}, state.offsets)
             if count % len(known):
                 why = f"{topic} went from {len(known)} to {count} partitions, which is no multiple"
-                tables.resnapshot(entry, f"{why}: keys moved between the old ones", state.batch)
-
-
-def repartition(entry: TableState, *, old_ends: Offsets, end: Offsets) -> None:
-    """After a change of the partition count: old partitions first, up to the ends seen now.
-
-    New partitions, which are those in `end`, begin at 0, without a high-water.
-    """
-    entry.old_ends = entry.old_ends | old_ends
-    for topic in old_ends.keys() & entry.from_offsets.keys():
-        entry.from_offsets[topic] = {**dict.fromkeys(end[topic], 0), **entry.from_offsets[topic]}
+                entry.repair.doubt_all(f"{why}: keys moved between the old ones", state.batch)

@@ -87,7 +87,7 @@ class Policies:
             if change.table in state.left:
                 yield change
                 continue
-            if entry is None or entry.rebuild:
+            if entry is None or entry.files.rebuild:
                 continue
             outcome = self.outcome(change.table, kind)
             if outcome is Outcome.STOP:
@@ -100,7 +100,7 @@ class Policies:
 
     def _is_made(self, table: str) -> bool:
         entry = self._state().tables.get(table)
-        return entry is not None and bool(entry.rebuild)
+        return entry is not None and bool(entry.files.rebuild)
 
     def _has_column(self, table: str, column: str) -> bool:
         """Whether a table of the lake has a column, or may get it; yes if nobody knows."""

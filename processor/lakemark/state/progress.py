@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from lakemark.state import stored_form
 from lakemark.state.tables import PipelineState, TableState
 
 PIPELINE: Final = b"_pipeline"
@@ -66,7 +67,7 @@ def record_of(table: str, state: PipelineState) -> bytes | None:
     entry = state.tables.get(table)
     if entry is None:
         return None
-    told = {"table": table, "batch": state.batch, **msgspec.to_builtins(entry)}
+    told = {"table": table, "batch": state.batch, **stored_form.flat(entry)}
     return msgspec.json.encode(told)
 
 
@@ -109,6 +110,6 @@ def _put(others: dict[bytes, bytes], key: bytes, value: bytes | None) -> None:
 
 def _entry(value: bytes) -> TableState | None:
     try:
-        return msgspec.json.decode(value, type=TableState)
+        return stored_form.of_flat(value)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None

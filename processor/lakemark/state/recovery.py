@@ -26,7 +26,14 @@ from lakemark.kafka.records import read_compacted
 from lakemark.model.offsets import Offsets
 from lakemark.model.wanted import Wanted
 from lakemark.settings.config import Config
-from lakemark.state import control, control_records, data_loss, progress, selection, tables
+from lakemark.state import (
+    control,
+    control_records,
+    data_loss,
+    progress,
+    selection,
+    stored_form,
+)
 from lakemark.state.checkpoint import Checkpoint
 from lakemark.state.data_loss import Gap, Held
 from lakemark.state.selection import Changed
@@ -57,7 +64,7 @@ def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> Pip
     names = config.topics
     own = {t: planned[t] for t in (names.control, names.chunks) if t in planned}
     with brokers.Cluster(config) as cluster:
-        state = tables.decode(tables.encode(before))
+        state = stored_form.decode(stored_form.encode(before))
         changed = selection.select(state, wanted)
         late = set(cluster.topics(connector.topic_pattern)) - set(state.offsets)
         begun = {} if planned else checkpoint.begun()
@@ -117,7 +124,7 @@ class _Work:
         for gap in self.found:
             for name in set(gap.tables).intersection(self.changed.back, state.tables):
                 why = f"it was left out for a while, and events of it are gone: {gap.reason}"
-                tables.resnapshot(state.tables[name], why, state.batch)
+                state.tables[name].repair.doubt_all(why, state.batch)
         if any(gap.topic == self.control for gap in self.own):
             state.control = self.held.first[self.control][control.PARTITION]
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 from lakemark.model.offsets import Offsets
 from lakemark.model.wanted import Wanted
-from lakemark.state import tables
 from lakemark.state.tables import CATCHING_UP, STREAMING, LeftOut, PipelineState
 
 MOVED = "its events come in another topic: those that the old one had left are not read"
@@ -91,19 +90,16 @@ def move(
     """
     entry = state.tables[name] = state.left.pop(name).entry
     entry.topics = sorted(topics)
-    entry.from_offsets = {t: dict(start.get(t, {})) for t in entry.topics}
-    entry.high_waters = {t: dict(before.high_waters.get(t, {})) for t in entry.topics}
-    entry.old_ends = {}
+    entry.progress.hold(entry.topics, start, before.high_waters)
     if entry.state == STREAMING:
         entry.state, entry.since_batch = CATCHING_UP, state.batch
-    tables.resnapshot(entry, MOVED, state.batch)
+    entry.repair.doubt_all(MOVED, state.batch)
 
 
 def _leave(state: PipelineState, name: str, *, captured: bool) -> None:
     entry = state.tables.pop(name)
     if entry.state == STREAMING:
-        entry.from_offsets = {t: dict(state.offsets.get(t, {})) for t in entry.topics}
-        entry.high_waters = {t: dict(state.high_waters.get(t, {})) for t in entry.topics}
+        entry.progress.hold(entry.topics, state.offsets, state.high_waters)
     state.left[name] = LeftOut(entry, captured)
 
 
@@ -127,9 +123,9 @@ def _take_back(state: PipelineState, name: str) -> None:
     entry = state.tables[name] = one.entry
     if entry.state == STREAMING:
         here = {topic: state.offsets.get(topic, {}) for topic in entry.topics}
-        if entry.from_offsets == here:
-            tables.stream(entry, state.batch)
+        if entry.progress.from_offsets == here:
+            entry.stream(state.batch)
         else:  # its topic was read on without it
             entry.state, entry.since_batch = CATCHING_UP, state.batch
     if not one.captured:
-        tables.resnapshot(entry, NOT_CAPTURED, state.batch)
+        entry.repair.doubt_all(NOT_CAPTURED, state.batch)

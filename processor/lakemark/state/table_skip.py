@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from lakemark.errors import PipelineError, nearest
+from lakemark.state import stored_form
 from lakemark.state.data_loss import CONTROL_LOST
 from lakemark.state.tables import CATCHING_UP, ERRORED, PAUSED, STREAMING, TableState
 
@@ -82,7 +83,7 @@ def already(table: str, record: bytes, wanted: str) -> str:
         wanted: ``paused`` or ``streaming``.
     """
     try:
-        state = msgspec.json.decode(record, type=TableState)
+        state = stored_form.of_flat(record)
     except msgspec.MsgspecError:
         return ""
     there = {PAUSED: {PAUSED}, STREAMING: {STREAMING, CATCHING_UP}}[wanted]
@@ -117,7 +118,7 @@ def rebuildable(table: str, record: bytes) -> TableState:
         PipelineError: its source went back in time: that would not help.
     """
     try:
-        state = msgspec.json.decode(record, type=TableState)
+        state = stored_form.of_flat(record)
     except msgspec.MsgspecError:
         raise PipelineError(
             f"the progress record of {table} cannot be read",
@@ -139,7 +140,7 @@ def require_rebuilding(table: str, record: bytes) -> None:
     Raises:
         PipelineError: `not-rebuilding`.
     """
-    if not rebuildable(table, record).rebuild:
+    if not rebuildable(table, record).files.rebuild:
         raise PipelineError(
             f"{table} is not being rebuilt: there is nothing to cancel",
             code="not-rebuilding",
@@ -151,7 +152,7 @@ def skipped(state: TableState, ends: Mapping[tuple[str, int], int]) -> list[Skip
     """What a skip to these ends leaves out, by topic and partition."""
     found = []
     for (topic, partition), end in sorted(ends.items()):
-        first = state.from_offsets.get(topic, {}).get(partition, -1 if end else 0)
+        first = state.progress.from_offsets.get(topic, {}).get(partition, -1 if end else 0)
         found.append(Skipped(topic, partition, first, end))
     return found
 

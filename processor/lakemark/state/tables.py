@@ -15,94 +15,42 @@ reported; it is stored under N before Spark commits the batch, so a repeated bat
 same state. From the same reports it comes to the same one.
 """
 
-import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2s
 from typing import Final
 
 import msgspec
 
-from lakemark.errors import StateVersionError
 from lakemark.model.events import Learnt
-from lakemark.model.fills import UNSEEN, Fill
+from lakemark.model.fills import UNSEEN
 from lakemark.model.offsets import Offsets
-from lakemark.model.positions import LOWEST
-from lakemark.settings.table_id import text_of
-from lakemark.state import old_names
+from lakemark.state.table_parts import (
+    PendingHalves,
+    StoredPositions,
+    TableCounts,
+    TableProgress,
+    TableRepair,
+    WrittenFiles,
+)
 
-FORMAT: Final = 4
-REREAD_LIMIT: Final = 1000  # keys listed per table; beyond that a whole snapshot is better
+FORMAT: Final = 5
 FILL_BYTES: Final = 256 << 20  # of data files: they are written anew while all tables wait
 STREAMING: Final = "streaming"
 CATCHING_UP: Final = "catching-up"
-BY_CONNECTOR: Final = "connector"
-BY_SNAPSHOT: Final = "snapshot"
-BEFORE: Final = "before"
 PAUSED: Final = "paused"
 ERRORED: Final = "errored"
-_APART: Final = "another table had the same name: it has a folder of its own from now on"
-
-
-class StoredPosition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """As `AppliedPosition`: position as hex, newest source time in microseconds."""
-
-    position: str = LOWEST.hex()
-    source_ts: int = 0
-    creates: bool = False
-
-
-class OldTable(msgspec.Struct, omit_defaults=True):
-    """What is known of the files of a table that is rebuilt, for the day on which it goes on."""
-
-    key: list[str] = msgspec.field(default_factory=list)
-    key_ends: list[str] = msgspec.field(default_factory=list)
-    engine: str = ""
 
 
 class TableState(msgspec.Struct, omit_defaults=True):
-    """One table.
+    """One table: what it is doing, which the functions here say, and its parts.
 
     Attributes:
         state: one of the table in the module's docstring.
         code, reason, hint, retried: why it is errored; or what the reader should know.
         since_batch: batch in which the state was entered.
-        slice_batch: batch in which it last had its turn to catch up; -1 = none yet.
-        from_offsets: first Kafka offsets not applied, while it does not stream.
-        high_waters: the partitions' high-waters at those offsets.
-        skip_to: Kafka offsets up to which its events are left out: it streams from the first batch
-            that begins there; None = nothing is left out.
-        old_ends: after a change of the partition count: what must be read of the old partitions
-            before anything else.
-        floor: hex position of the newest truncate.
-        own_snapshot: LSN of the connector's snapshot the table was loaded by.
-        own_batch: last batch with rows of such a snapshot; -1 = none.
-        resnapshot: why the table may hold rows that the source no longer has; empty = it does not.
-        resnapshot_since: batch that last said so.
-        horizon: hex position of the highest close row of the chunks that were applied: up to it
-            the table's rows may be ahead of their positions.
-        partial: whether any event so far lacked a column.
-        reread_keys: keys that need to be read again from the source (dead letters, columns that
-            nothing else gives), oldest first, and the batch that last said so.
-        reread_missed: last batch in which there were more of them than are listed, or in which
-            every key became one of them; -1 = never.
-        pending: batch that last left halves of key changes beside the table; -1 = none are left.
-        pending_step: its step, `stream` or `catchup`.
-        pending_over: batch whose halves nobody needs any more; -1 = none.
-        pending_over_step: its step.
-        committed_ms: when rows were last committed, in milliseconds since the epoch; 0 = never.
-        key_ends: what the ends of its key columns' ranges stand for, see `sink.key_ends`.
-        recorded: batch of the newest commit that the Delta table must have; -1 = not known.
-        recorded_as: last part of the app id under which it is recorded.
-        complete: what has brought all rows that the source had: BY_CONNECTOR with a snapshot of
-            its own, BY_SNAPSHOT, or BEFORE: a version of lakemark that did not note it; empty =
-            nothing yet.
-        rebuild: name of the rebuild under way; empty = none. All that comes goes to the new table,
-            see `TableFormat.replace`.
-        rebuild_why: what it is for.
-        rebuild_old: the table that is rebuilt.
-        rebuild_over: names of those of which nothing is needed any more once this is durable.
-        fills: what images get that are older than a column, by its finding, see `fills`.
+        topics: that its events come in.
         asked: whether it has waited for the catalog to be asked about a new column already.
+        progress, size, files, pending, repair: see `table_parts`.
     """
 
     state: str = STREAMING
@@ -111,47 +59,53 @@ class TableState(msgspec.Struct, omit_defaults=True):
     hint: str = ""
     retried: bool = False
     since_batch: int = 0
-    slice_batch: int = -1
-    from_offsets: Offsets = msgspec.field(default_factory=dict)
-    high_waters: dict[str, dict[int, StoredPosition]] = msgspec.field(default_factory=dict)
-    skip_to: Offsets | None = None
-    old_ends: Offsets = msgspec.field(default_factory=dict)
     topics: list[str] = msgspec.field(default_factory=list)
-    key: list[str] = msgspec.field(default_factory=list)
-    floor: str = ""
-    own_snapshot: int = 0
-    own_batch: int = -1
-    resnapshot: str = ""
-    resnapshot_since: int = -1
-    engine: str = ""
-    rows: int = 0
-    bytes: int = 0
-    events: int = 0
-    replays: int = 0
-    incremental_reads: int = 0
-    clamped: int = 0
-    unavailable: int = 0
-    pending: int = -1
-    pending_step: str = "stream"
-    pending_over: int = -1
-    pending_over_step: str = "stream"
-    dead_letters: int = 0
-    horizon: str = ""
-    partial: bool = False
-    reread_keys: dict[str, int] = msgspec.field(default_factory=dict)
-    reread_missed: int = -1
-    newest_ts: int = 0
-    committed_ms: int = 0
-    key_ends: list[str] = msgspec.field(default_factory=list)
-    recorded: int = -1
-    recorded_as: str = ""
-    complete: str = ""
-    rebuild: str = ""
-    rebuild_why: str = ""
-    rebuild_old: OldTable | None = None
-    rebuild_over: list[str] = msgspec.field(default_factory=list)
-    fills: list[Fill] = msgspec.field(default_factory=list)
     asked: bool = False
+    progress: TableProgress = msgspec.field(default_factory=TableProgress)
+    size: TableCounts = msgspec.field(default_factory=TableCounts)
+    files: WrittenFiles = msgspec.field(default_factory=WrittenFiles)
+    pending: PendingHalves = msgspec.field(default_factory=PendingHalves)
+    repair: TableRepair = msgspec.field(default_factory=TableRepair)
+
+    def resume(self, batch: int) -> None:
+        """Let it catch up from where it stands."""
+        self.state, self.code, self.reason, self.hint = CATCHING_UP, "", "", ""
+        self.retried, self.since_batch = False, batch
+        self.progress.skip(None)
+
+    def stream(self, batch: int) -> None:
+        """Let it wait for nothing any more: what comes next of it comes with the stream."""
+        self.state, self.code, self.reason, self.hint = STREAMING, "", "", ""
+        self.retried, self.since_batch, self.asked = False, batch, False
+        self.progress.end()
+
+    def runs(self) -> bool:
+        """Say whether it goes on by itself, perhaps after a look at the catalog."""
+        return self.state in {STREAMING, CATCHING_UP} or (
+            self.state == ERRORED and self.code == UNSEEN
+        )
+
+    def can_fill(self) -> bool:
+        """Say whether its rows can get values that no event tells, instead of being read again.
+
+        Not one that a person or an error has stopped, nor one that is to be read again anyway; see
+        also `plans.can_fill`.
+        """
+        is_whole = bool(self.repair.complete) and not self.repair.resnapshot
+        small = self.size.bytes <= FILL_BYTES
+        return self.runs() and is_whole and not self.files.rebuild and small
+
+    def rebuilding(self) -> str:
+        """Return what readers should know while it is rebuilt; empty if it is not."""
+        if not self.files.rebuild:
+            return ""
+        why = self.files.rebuild_why
+        return f"it is being rebuilt, and readers see it as it was before: {why}"
+
+    def forget_old_files(self) -> None:
+        """Count and await nothing of the files that were written so far: others are, from now."""
+        self.size.forget_files()
+        self.pending.forget()
 
 
 class LeftOut(msgspec.Struct):
@@ -185,7 +139,7 @@ class PipelineState(msgspec.Struct):
     format: int = FORMAT
     batch: int = -1
     offsets: Offsets = msgspec.field(default_factory=dict)
-    high_waters: dict[str, dict[int, StoredPosition]] = msgspec.field(default_factory=dict)
+    high_waters: StoredPositions = msgspec.field(default_factory=dict)
     tables: dict[str, TableState] = msgspec.field(default_factory=dict)
     ignorable: dict[str, list[str]] = msgspec.field(default_factory=dict)
     control: int = 0
@@ -231,7 +185,7 @@ class PipelineState(msgspec.Struct):
 
     def partial(self) -> frozenset[str]:
         """Tables of which an event lacked a column."""
-        return frozenset(name for name, entry in self.tables.items() if entry.partial)
+        return frozenset(name for name, entry in self.tables.items() if entry.repair.partial)
 
     def silent_topics(self) -> frozenset[str]:
         """Topics of which no table streams."""
@@ -242,60 +196,6 @@ class PipelineState(msgspec.Struct):
     def not_streaming(self) -> frozenset[str]:
         """Tables whose events are left alone, and rows of snapshots with them."""
         return frozenset(t for t, s in self.tables.items() if s.state != STREAMING).union(self.left)
-
-
-class _Version(msgspec.Struct):
-    format: int = 0
-
-
-def encode(state: PipelineState) -> bytes:
-    """The state as JSON."""
-    return msgspec.json.encode(state)
-
-
-def decode(blob: bytes) -> PipelineState:
-    """Inverse of `encode`.
-
-    Raises:
-        StateVersionError: it was written by a newer version of lakemark.
-    """
-    found = msgspec.json.decode(blob, type=_Version).format
-    if found > FORMAT:
-        raise StateVersionError(
-            f"the checkpoint's state has format {found}, this version of lakemark reads {FORMAT}",
-            hint="start the version of lakemark that wrote it, or a newer one",
-        )
-    state = msgspec.json.decode(blob, type=PipelineState)
-    if found < 2:  # noqa: PLR2004 - it had no `complete`
-        for entry in state.entries():
-            entry.complete = BEFORE
-    if found < 4:  # noqa: PLR2004 - tables had names, see `old_names`
-        _give_texts(state, msgspec.json.decode(blob, type=old_names.OldNames))
-    state.format = FORMAT
-    return state
-
-
-def _give_texts(state: PipelineState, old: old_names.OldNames) -> None:
-    """Names every table by its text; what stood still because two had one name goes on."""
-    named, state.tables = state.tables, {}
-    for name, entry in named.items():
-        own, *twins = old.texts(name)
-        state.tables[own] = entry
-        if own != name:
-            entry.recorded = -1  # commits are recorded by name
-        if own != text_of(*old_names.divided(name)):  # its rows are in a folder of another table
-            _forget_files(entry)
-            resnapshot(entry, _APART, state.batch)
-        if entry.code == old_names.AMBIGUOUS:
-            _resume(entry, state.batch)
-        for twin in twins:
-            state.tables[twin] = other = copy.deepcopy(entry)
-            _forget_files(other)
-            resnapshot(other, _APART, state.batch)
-    state.left = {old.texts(name)[0]: left for name, left in state.left.items()}
-    state.ignorable = {old.texts(name)[0]: gone for name, gone in state.ignorable.items()}
-    forms = state.learnt_tables.items()
-    state.learnt_tables = {old.texts(name)[0]: form for name, form in forms}
 
 
 def stop(
@@ -328,14 +228,12 @@ def stop(
     """
     entry = state.tables.setdefault(table, TableState())
     if entry.state == STREAMING:
-        entry.from_offsets = {t: dict(start.get(t, {})) for t in entry.topics}
-        entry.high_waters = {t: dict(before.high_waters.get(t, {})) for t in entry.topics}
-        ends = forwarded or {}
-        entry.old_ends = {t: dict(ends[t]) for t in entry.topics if t in ends}
+        entry.progress.hold(entry.topics, start, before.high_waters, forwarded)
     if entry.state != to or entry.code != code:
         entry.since_batch = state.batch
     entry.state, entry.code, entry.reason = to, code, reason
-    entry.hint, entry.retried, entry.skip_to = hint, retried, None
+    entry.hint, entry.retried = hint, retried
+    entry.progress.skip(None)
 
 
 def skip(state: PipelineState, table: str, *, upto: object) -> bool:
@@ -362,7 +260,7 @@ def skip(state: PipelineState, table: str, *, upto: object) -> bool:
         goals = msgspec.convert(upto, Offsets, str_keys=True)
     except msgspec.ValidationError:
         return False
-    entry.skip_to = {topic: ends for topic, ends in goals.items() if topic in state.offsets}
+    entry.progress.skip({topic: ends for topic, ends in goals.items() if topic in state.offsets})
     entry.state, entry.code, entry.retried = PAUSED, "skipping", False
     entry.reason = "its events are left out, up to the end of the log as of the command"
     entry.hint = f"it goes on by itself; to apply them after all: lakemark table resume {table}"
@@ -379,22 +277,14 @@ def end_skips(state: PipelineState, start: Offsets) -> list[str]:
     Returns:
         their names.
     """
-    ended = [t for t, entry in state.tables.items() if _is_past(entry.skip_to, start)]
+    ended = [t for t, entry in state.tables.items() if entry.progress.is_skipped(start)]
     for table in ended:
         entry = state.tables[table]
-        stream(entry, state.batch)
-        entry.recorded = -1
+        entry.stream(state.batch)
+        entry.files.ask_again()
         why = "events were skipped: rows may be missing, out of date or deleted since"
-        resnapshot(entry, rebuilding(entry) if entry.rebuild else why, state.batch)
+        entry.repair.doubt_all(entry.rebuilding() or why, state.batch)
     return ended
-
-
-def _is_past(goals: Offsets | None, start: Offsets) -> bool:
-    return goals is not None and all(
-        start.get(topic, {}).get(partition, 0) >= goal
-        for topic, partitions in goals.items()
-        for partition, goal in partitions.items()
-    )
 
 
 def resume(state: PipelineState, table: str) -> bool:
@@ -402,13 +292,8 @@ def resume(state: PipelineState, table: str) -> bool:
     entry = state.tables.get(table)
     if entry is None or entry.state not in (PAUSED, ERRORED):
         return False
-    _resume(entry, state.batch)
+    entry.resume(state.batch)
     return True
-
-
-def _resume(entry: TableState, batch: int) -> None:
-    entry.state, entry.code, entry.reason, entry.hint = CATCHING_UP, "", "", ""
-    entry.retried, entry.since_batch, entry.skip_to = False, batch, None
 
 
 def rebuild(
@@ -442,39 +327,28 @@ def rebuild(
     if entry is None:
         return False
     if entry.code == UNSEEN:
-        _resume(entry, state.batch)
+        entry.resume(state.batch)
     if entry.state in (PAUSED, ERRORED):
         if not skip(state, table, upto=upto):
             return False
     else:
         stop(state, table, to=CATCHING_UP, start=start, before=before)
     _begin_rebuild(state, entry, command, why)
-    resnapshot(entry, rebuilding(entry), state.batch)
     return True
 
 
 def _begin_rebuild(state: PipelineState, entry: TableState, command: str, why: str) -> None:
     """Under a name that no other rebuild has, of this checkpoint or of another one."""
-    old = entry.rebuild_old or OldTable(entry.key, entry.key_ends, entry.engine)
-    end_rebuild(entry)
-    entry.rebuild_old = old
     made = blake2s(command.encode(errors="replace"), digest_size=6).hexdigest()
-    entry.rebuild, entry.rebuild_why = f"rebuild-{made}-{state.batch}", why
-    entry.fills = []  # of its rows the snapshot brings the newest, whatever older images say
-    _forget_files(entry)
+    entry.files.begin_rebuild(f"rebuild-{made}-{state.batch}", why)
+    entry.forget_old_files()
+    entry.repair.drop_fills()  # the snapshot brings the newest of all rows
+    entry.repair.doubt_all(entry.rebuilding(), state.batch)
 
 
 def lost_rebuild(state: PipelineState, entry: TableState) -> None:
     """What was made of a table so far is gone: it is made once more."""
-    _begin_rebuild(state, entry, entry.rebuild, entry.rebuild_why)
-    resnapshot(entry, rebuilding(entry), state.batch)
-
-
-def end_rebuild(entry: TableState) -> None:
-    """All that comes goes to the table itself from now on."""
-    if entry.rebuild:
-        entry.rebuild_over.append(entry.rebuild)
-    entry.rebuild, entry.rebuild_why, entry.rebuild_old = "", "", None
+    _begin_rebuild(state, entry, entry.files.rebuild, entry.files.rebuild_why)
 
 
 def cancel_rebuild(state: PipelineState, table: str) -> bool:
@@ -483,31 +357,13 @@ def cancel_rebuild(state: PipelineState, table: str) -> bool:
     It is to be snapshotted, or stops for what it was to be made anew for.
     """
     entry = state.tables.get(table)
-    if entry is None or not entry.rebuild:
+    if entry is None or not entry.files.rebuild:
         return False
-    old = entry.rebuild_old or OldTable()
-    end_rebuild(entry)
-    _forget_files(entry)
-    entry.key, entry.key_ends, entry.engine = old.key, old.key_ends, old.engine
-    resnapshot(entry, "its rebuild was cancelled: changes meanwhile are missing", state.batch)
+    entry.files.cancel_rebuild()
+    entry.forget_old_files()
+    why = "its rebuild was cancelled: changes meanwhile are missing"
+    entry.repair.doubt_all(why, state.batch)
     return True
-
-
-def rebuilding(entry: TableState) -> str:
-    """What readers of a table should know while it is rebuilt; empty if it is not."""
-    if not entry.rebuild:
-        return ""
-    return f"it is being rebuilt, and readers see it as it was before: {entry.rebuild_why}"
-
-
-def _forget_files(entry: TableState) -> None:
-    """What is said of the files of a table that another one is being made for."""
-    fresh = TableState()
-    for name in (
-        *("key", "key_ends", "engine", "rows", "bytes", "committed_ms", "recorded", "recorded_as"),
-        *("pending", "pending_step", "pending_over", "pending_over_step"),
-    ):
-        setattr(entry, name, getattr(fresh, name))
 
 
 def rebuilt(state: PipelineState) -> list[str]:
@@ -515,7 +371,7 @@ def rebuilt(state: PipelineState) -> list[str]:
     return [
         name
         for name, entry in state.tables.items()
-        if entry.rebuild and entry.state == STREAMING and not entry.resnapshot
+        if entry.files.rebuild and entry.state == STREAMING and not entry.repair.resnapshot
     ]
 
 
@@ -532,50 +388,9 @@ def new_epoch(state: PipelineState, start: Offsets) -> None:
     state.regressed = {}
     gone = "a new epoch began: rows of the source as it was before may still be here"
     for entry in state.entries():
-        resnapshot(entry, gone, state.batch)
+        entry.repair.doubt_all(gone, state.batch)
         if entry.code == "position-regressed":
-            _resume(entry, state.batch)
-
-
-def resnapshot(entry: TableState, reason: str, batch: int) -> None:
-    """Any row may miss an event, and rows may be here that the source deleted."""
-    entry.resnapshot = reason
-    entry.resnapshot_since = entry.reread_missed = batch
-
-
-def stream(entry: TableState, batch: int) -> None:
-    """The table waits for nothing any more: what comes next of it comes with the stream."""
-    entry.state, entry.code, entry.reason, entry.hint = STREAMING, "", "", ""
-    entry.from_offsets, entry.high_waters, entry.old_ends = {}, {}, {}
-    entry.retried, entry.since_batch, entry.skip_to = False, batch, None
-    entry.asked = False
-
-
-def note_reread(entry: TableState, keys: Iterable[str], *, batch: int) -> None:
-    """Remembers keys whose rows must be read again, without growing for ever."""
-    for key in keys:
-        entry.reread_keys.pop(key, None)  # to the end
-        if len(entry.reread_keys) < REREAD_LIMIT:
-            entry.reread_keys[key] = batch
-        else:
-            entry.reread_missed = batch
-
-
-def runs(entry: TableState) -> bool:
-    """Whether a table goes on by itself, perhaps after a look at the catalog."""
-    return entry.state in {STREAMING, CATCHING_UP} or (
-        entry.state == ERRORED and entry.code == UNSEEN
-    )
-
-
-def can_fill(entry: TableState) -> bool:
-    """Whether a table's rows can get values that no event tells, instead of being read again.
-
-    Not one that a person or an error has stopped, nor one that is to be read again anyway; see
-    also `plans.can_fill`.
-    """
-    is_whole = bool(entry.complete) and not entry.resnapshot and not entry.rebuild
-    return runs(entry) and is_whole and entry.bytes <= FILL_BYTES
+            entry.resume(state.batch)
 
 
 def end_fills(state: PipelineState, passed: Callable[[TableState], bytes | None]) -> None:
@@ -586,52 +401,12 @@ def end_fills(state: PipelineState, passed: Callable[[TableState], bytes | None]
         passed: the position that all partitions of a table have passed; None = not known.
     """
     for entry in state.tables.values():
-        if not entry.fills or state.runs or entry.state != STREAMING or entry.pending >= 0:
+        waits = state.runs or entry.state != STREAMING or entry.pending.wait()
+        if not entry.repair.fills or waits:
             continue
-        bound = passed(entry)
-        entry.fills = [f for f in entry.fills if bound is None or bound < bytes.fromhex(f.upto)]
-
-
-def stale(entry: TableState) -> frozenset[str] | None:
-    """Keys whose rows miss an event and have not been read again yet; None = any row may."""
-    return None if entry.reread_missed >= 0 else frozenset(entry.reread_keys)
-
-
-def reread(entry: TableState, *, until: int, keys: Iterable[str] | None = None) -> None:
-    """Rows were read again that had been asked for up to a batch: these keys, or all rows.
-
-    With all rows, ghosts are gone too: the run ended with a sweep.
-    """
-    if keys is None and entry.reread_missed <= until:
-        entry.reread_missed = -1
-    if keys is None:
-        entry.complete = BY_SNAPSHOT
-    if keys is None and entry.resnapshot_since <= until:
-        entry.resnapshot, entry.resnapshot_since = "", -1
-    for key in list(entry.reread_keys) if keys is None else keys:
-        if entry.reread_keys.get(key, until + 1) <= until:
-            del entry.reread_keys[key]
-
-
-def note_own_snapshot(
-    entry: TableState, lsns: Iterable[int], *, rows_before: int, batch: int
-) -> None:
-    """Rows of the connector's own snapshot came: were they the table's first?
-
-    A table that already had rows may keep some that the source deleted while the connector was
-    away: they are in no record, so the table needs a run with a sweep.
-    """
-    entry.own_batch = batch
-    for lsn in sorted(lsns):
-        if lsn == entry.own_snapshot:
-            continue
-        if rows_before or entry.own_snapshot:
-            entry.resnapshot = (
-                "the connector took a snapshot of its own over a table that had rows: rows deleted "
-                "in between may still be here"
-            )
-            entry.resnapshot_since = batch
-        entry.own_snapshot = lsn
+        position = passed(entry)
+        if position is not None:
+            entry.repair.end_fills(position)
 
 
 def any_state(state: PipelineState, wanted: str) -> bool:

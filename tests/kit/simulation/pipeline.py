@@ -35,11 +35,13 @@ from lakemark.sink.resolve import Part
 from lakemark.sink.row_images import RowImages
 from lakemark.source import decoder
 from lakemark.state import catch_up, new_partitions, tables
-from lakemark.state.tables import StoredPosition, TableState
+from lakemark.state.table_parts import StoredPosition
+from lakemark.state.tables import TableState
 from tests.kit.log_model import TABLE, Record, table_schema
 from tests.kit.simulation.alters import NEW, OLD, Alter
 from tests.kit.simulation.connector import SIGNAL_TABLE, TOPIC, Connector, Place
 from tests.kit.table_model import CrashedError, DictLake
+from tests.kit.table_states import table_state
 
 IDENTITY = SourceIdentity("postgresql", "shop", signal_table=SIGNAL_TABLE)
 SCHEMAS = {TABLE: table_schema()}
@@ -297,12 +299,12 @@ class Pipeline:
         ]
         entry = copy.deepcopy(state.stopped)
         if entry is None and (added or ends.stop):  # nothing of the batch is applied
-            entry = TableState(
+            entry = table_state(
                 tables.CATCHING_UP if added else tables.PAUSED, topics=[TOPIC],
                 from_offsets=_of_topic(state.offsets), high_waters=_stored(state.waters),
             )  # fmt: skip
         if entry is None and self._is_unseen([*decoded.parts, *survivors]):
-            entry = TableState(
+            entry = table_state(
                 tables.ERRORED, UNSEEN, asked=True, topics=[TOPIC],
                 from_offsets=_of_topic(state.offsets), high_waters=_stored(state.waters),
             )  # fmt: skip
@@ -327,7 +329,7 @@ class Pipeline:
     def _slice(self, ends: Ends, entry: TableState, after: State, done: Done) -> State:
         end = _of_topic(ends.offsets)
         start, to = catch_up.slice_of(entry, end, limit=10**6) or ({}, {})
-        waters = plans.waters_of(entry.high_waters)
+        waters = plans.waters_of(entry.progress.high_waters)
         slice_ = self._decode(
             _places(start), _places(to), waters, ends, stopped=False, armed=False,
             fills=after.fills,

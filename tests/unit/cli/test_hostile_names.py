@@ -25,13 +25,14 @@ from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.signals import Rejection
 from lakemark.state.progress import record_of
-from lakemark.state.tables import PipelineState, TableState
+from lakemark.state.tables import PipelineState
 from stack.processes import free_port
 from tests.kit.command_line import SMALL, invoke
 from tests.kit.connector_settings import config
 from tests.kit.hostile_names import HALF, HOSTILE, is_harmless
 from tests.kit.shop import schema_of
 from tests.kit.site import Site, serve
+from tests.kit.table_states import table_state
 from tests.unit.cli.test_dlq_cli import id_of, record
 
 STYLE = re.compile(r"\x1b\[[0-9;?]*[mlhKA]|\r(?=\x1b)")  # of rich itself: colours, bars
@@ -78,7 +79,7 @@ class Everything:
         kafka.notifications = [one.value() for one in said]
         kafka.answers = [one.value() for one in said[:4]]
         kafka.letters = [record(1, table=name, reason=name), record(2, table=name, key=b"")]
-        state = TableState(
+        state = table_state(
             topics=[f"shop.{name}"], state="errored", from_offsets={f"shop.{name}": {0: 1}},
             resnapshot=f"as {name}", **why(name),
         )  # fmt: skip
@@ -194,7 +195,7 @@ SLASHED = ("public.a/pause", "public.a/b/resume", "public.../..", "public.a%2Fb"
 def test_every_endpoint_answers_with_the_very_name(name, served):
     state = PipelineState(
         batch=1, offsets={"t": {0: 1}},
-        tables={name: TableState(topics=["t"], state="errored", events=1, **why(name))},
+        tables={name: table_state(topics=["t"], state="errored", events=1, **why(name))},
     )  # fmt: skip
     served.board.captured([name])
     served.board.pipeline("degraded", **why(name))

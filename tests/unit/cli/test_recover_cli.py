@@ -11,7 +11,8 @@ from lakemark.kafka.records import Record
 from lakemark.snapshot import signal_skip
 from lakemark.snapshot.runs import COMPLETED, READING, Run, TableRun, run_key
 from lakemark.state.progress import is_own
-from lakemark.state.tables import PipelineState, TableState, encode
+from lakemark.state.stored_form import encode
+from lakemark.state.tables import PipelineState, TableState
 from tests.kit.command_line import invoke
 
 ORDERS, CUSTOMERS = "public.orders", "public.customers"

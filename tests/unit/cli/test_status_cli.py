@@ -25,9 +25,11 @@ from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import ChunkInFlight, Flight
 from lakemark.snapshot.notifications import Progress, Subject
 from lakemark.state.progress import kept
-from lakemark.state.tables import PipelineState, TableState, encode
+from lakemark.state.stored_form import encode
+from lakemark.state.tables import PipelineState
 from stack.processes import free_port
 from tests.kit.command_line import SMALL, Kept, invoke
+from tests.kit.table_states import table_state
 from tests.unit.ops.test_board import A, at, board, clock, ends, entry
 
 __all__ = ["board", "clock"]
@@ -168,7 +170,7 @@ def serve(folder, *, state="streaming", name="shop", token="long-enough-token"):
     (folder / "lakemark.yaml").write_text(SMALL.replace("name: shop", f"name: {name}") + own)
     known = Board(name)
     known.pipeline(state)
-    known.began(PipelineState(batch=9, tables={A: TableState(topics=["t.a"], events=5)}))
+    known.began(PipelineState(batch=9, tables={A: table_state(topics=["t.a"], events=5)}))
     return known, load(folder / "lakemark.yaml")
 
 
@@ -187,7 +189,7 @@ def test_a_running_pipeline_is_asked_itself(folder, kafka, token):
 def test_rows_of_which_nobody_knows_how_many_are_not_said_to_be_none(folder, kafka):
     """A list of keys that was too long to keep leaves the word that there are more."""
     known, _ = serve(folder)
-    known.began(PipelineState(batch=9, tables={A: TableState(topics=["t.a"], reread_missed=3)}))
+    known.began(PipelineState(batch=9, tables={A: table_state(topics=["t.a"], reread_missed=3)}))
     text = "\n".join(status_view._of_tables(seen(known).status.tables))
     assert f"{A}: rows to be read again from the source" in text
     assert "0 rows" not in text
@@ -217,7 +219,7 @@ def test_a_running_pipeline_answers_also_where_the_brokers_do_not(folder, monkey
 
     monkeypatch.setattr(overview, "read_all", away)
     known, config = serve(folder, state="degraded")
-    known.began(PipelineState(batch=9, tables={A: TableState(topics=["t.a"], reread_keys=listed)}))
+    known.began(PipelineState(batch=9, tables={A: table_state(topics=["t.a"], reread_keys=listed)}))
     with serving(config, known, Metrics(known)):
         result = invoke("status")
     assert result.exit_code == 0
@@ -351,7 +353,7 @@ def test_the_newest_record_of_a_table_counts():
     one, more = record(rows=1), record(rows=2, committed_ms=20)
     paused = record(rows=2, committed_ms=20, state="paused")
     found = kept([Kept(b"a", one), Kept(b"a", more), Kept(b"a", paused)])
-    assert (found.tables["a"].state, found.tables["a"].committed_ms) == ("paused", 20)
+    assert (found.tables["a"].state, found.tables["a"].size.committed_ms) == ("paused", 20)
     assert kept([Kept(b"a", one), Kept(b"a", None)]).tables == {}
     assert kept([Kept(b"a", b"{"), Kept(b"a", one)]).unreadable == ()
 

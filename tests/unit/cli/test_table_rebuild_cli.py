@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from lakemark.state import control_records, tables
+from lakemark.state import control_records, stored_form, tables
 from lakemark.state.tables import PipelineState, TableState
 from tests.kit.command_line import SMALL, invoke
+from tests.kit.table_states import table_state
 
 T = "public.orders"
 TOPIC = "shop.public.orders"
@@ -134,31 +135,29 @@ WRITTEN = {
 
 
 def test_a_table_that_streams_catches_up_into_the_new_one():
-    entry, told = carried(TableState(**WRITTEN), reason="another engine")
-    assert (entry.state, entry.from_offsets) == (tables.CATCHING_UP, {TOPIC: {0: 40}})
-    assert entry.rebuild.startswith("rebuild-")
-    assert entry.rebuild.endswith("-7")
-    assert entry.rebuild_why == "another engine"
-    assert "rebuilt" in entry.resnapshot
-    assert "another engine" in entry.resnapshot
-    assert entry.resnapshot_since == 7
-    fresh = TableState()
-    for name in WRITTEN.keys() - {"topics"}:
-        assert getattr(entry, name) == getattr(fresh, name), name
+    entry, told = carried(table_state(**WRITTEN), reason="another engine")
+    assert (entry.state, entry.progress.from_offsets) == (tables.CATCHING_UP, {TOPIC: {0: 40}})
+    assert entry.files.rebuild.startswith("rebuild-")
+    assert entry.files.rebuild.endswith("-7")
+    assert entry.files.rebuild_why == "another engine"
+    assert "rebuilt" in entry.repair.resnapshot
+    assert "another engine" in entry.repair.resnapshot
+    assert entry.repair.resnapshot_since == 7
+    assert not WRITTEN.keys() & stored_form.flat(entry).keys() - {"topics", "rebuild_old"}
     assert told == [T]
 
 
 def test_one_that_stands_still_skips_to_the_end_and_keeps_its_reason():
-    stood = TableState(state=tables.ERRORED, code="schema-incompatible", **WRITTEN)
+    stood = table_state(state=tables.ERRORED, code="schema-incompatible", **WRITTEN)
     entry, _ = carried(stood, offsets={TOPIC: {"0": 60}})
-    assert (entry.state, entry.skip_to) == (tables.PAUSED, {TOPIC: {0: 60}})
-    assert entry.rebuild
+    assert (entry.state, entry.progress.skip_to) == (tables.PAUSED, {TOPIC: {0: 60}})
+    assert entry.files.rebuild
     state = PipelineState(batch=9, tables={T: entry})
     assert tables.end_skips(state, {TOPIC: {0: 60}}) == [T]
     assert entry.state == tables.STREAMING
-    assert "rebuilt" in entry.resnapshot
+    assert "rebuilt" in entry.repair.resnapshot
     assert tables.rebuilt(state) == []
-    tables.reread(entry, until=9)
+    entry.repair.were_read(until=9)
     assert tables.rebuilt(state) == [T]
 
 
@@ -173,7 +172,7 @@ def test_one_that_stands_still_skips_to_the_end_and_keeps_its_reason():
 )
 def test_what_cannot_be_carried_out_changes_nothing(entry, record, logs):
     found, told = carried(entry, **record)
-    assert found is None or (found.rebuild, found.resnapshot) == ("", "")
+    assert found is None or (found.files.rebuild, found.repair.resnapshot) == ("", "")
     assert told == []
     assert any(line["event"] == "table.not_rebuilt" for line in logs)
 
@@ -182,10 +181,10 @@ def test_only_a_whole_table_takes_the_place():
     since = {"rebuild": "rebuild-a-4", "resnapshot": "", "resnapshot_since": -1}
     state = PipelineState(
         tables={
-            "a.whole": TableState(**since),
-            "a.unread": TableState(**since | {"resnapshot": "it is being rebuilt"}),
-            "a.stops": TableState(state=tables.ERRORED, **since),
-            "a.catches": TableState(state=tables.CATCHING_UP, **since),
+            "a.whole": table_state(**since),
+            "a.unread": table_state(**since | {"resnapshot": "it is being rebuilt"}),
+            "a.stops": table_state(state=tables.ERRORED, **since),
+            "a.catches": table_state(state=tables.CATCHING_UP, **since),
             "a.none": TableState(),
         }
     )
@@ -193,40 +192,57 @@ def test_only_a_whole_table_takes_the_place():
 
 
 def test_rebuilds_have_names_of_their_own_and_leave_the_former_one_to_be_deleted():
-    first, _ = carried(TableState(**WRITTEN), id="one")
-    names = {first.rebuild}
+    first, _ = carried(table_state(**WRITTEN), id="one")
+    names = {first.files.rebuild}
     for command in ("one", "../..", "two\udcff", ""):
-        entry, _ = carried(TableState(rebuild="rebuild-old-1", **WRITTEN), id=command)
-        assert entry.rebuild_over == ["rebuild-old-1"]
-        assert entry.rebuild.replace("-", "").isalnum()
-        names.add(entry.rebuild)
+        entry, _ = carried(table_state(rebuild="rebuild-old-1", **WRITTEN), id=command)
+        assert entry.files.rebuild_over == ["rebuild-old-1"]
+        assert entry.files.rebuild.replace("-", "").isalnum()
+        names.add(entry.files.rebuild)
     assert len(names) == 4
 
 
 def test_a_rebuild_that_is_cancelled_leaves_the_old_table_in_doubt():
     """Its rows are told apart by its own key, whatever the new table's is: else it must stop."""
-    begun, _ = carried(TableState(**WRITTEN), id="one")
-    first = begun.rebuild
-    begun.state, begun.key, begun.key_ends, begun.engine = "streaming", ["n"], [], "task-merge"
+    begun, _ = carried(table_state(**WRITTEN), id="one")
+    first = begun.files.rebuild
+    begun.state, begun.files.key, begun.files.key_ends, begun.files.engine = (
+        "streaming",
+        ["n"],
+        [],
+        "task-merge",
+    )
     begun, _ = carried(begun, id="two")
-    begun.key = ["m"]
-    second = begun.rebuild
+    begun.files.key = ["m"]
+    second = begun.files.rebuild
     entry, _ = carried(begun, cancel=True)
-    assert (entry.rebuild, entry.rebuild_over, entry.recorded) == ("", [first, second], -1)
-    assert (entry.key, entry.key_ends, entry.engine) == (["id"], ["id/high"], "spark-merge")
-    assert entry.rebuild_old is None
-    assert "cancelled" in entry.resnapshot
-    entry, _ = carried(TableState(**WRITTEN), cancel=True)
-    assert (entry.resnapshot, entry.recorded) == ("", 6)
+    assert (entry.files.rebuild, entry.files.rebuild_over, entry.files.recorded) == (
+        "",
+        [first, second],
+        -1,
+    )
+    assert (entry.files.key, entry.files.key_ends, entry.files.engine) == (
+        ["id"],
+        ["id/high"],
+        "spark-merge",
+    )
+    assert entry.files.rebuild_old is None
+    assert "cancelled" in entry.repair.resnapshot
+    entry, _ = carried(table_state(**WRITTEN), cancel=True)
+    assert (entry.repair.resnapshot, entry.files.recorded) == ("", 6)
 
 
 def test_what_was_lost_is_made_again_under_another_name():
     state = PipelineState(batch=9)
-    entry = TableState(rebuild="rebuild-a-4", rebuild_why="why", committed_ms=5, recorded=8)
+    entry = table_state(rebuild="rebuild-a-4", rebuild_why="why", committed_ms=5, recorded=8)
     tables.lost_rebuild(state, entry)
-    assert entry.rebuild not in {"", "rebuild-a-4"}
-    assert (entry.rebuild_over, entry.rebuild_why) == (["rebuild-a-4"], "why")
-    assert (entry.committed_ms, entry.recorded, entry.resnapshot_since) == (0, -1, 9)
+    assert entry.files.rebuild not in {"", "rebuild-a-4"}
+    assert (entry.files.rebuild_over, entry.files.rebuild_why) == (["rebuild-a-4"], "why")
+    assert (entry.size.committed_ms, entry.files.recorded, entry.repair.resnapshot_since) == (
+        0,
+        -1,
+        9,
+    )
 
 
 def test_a_new_checkpoint_does_not_pause_a_table_whose_pause_a_rebuild_lifted():

@@ -20,6 +20,7 @@ from lakemark.sink.names import folder_of
 from lakemark.state.policies import Policies, can_rebuild
 from lakemark.state.tables import CATCHING_UP, ERRORED, PAUSED, PipelineState, TableState
 from tests.kit.catalog_looks import CONFIG, SETTINGS, T, U, facts, source, state
+from tests.kit.table_states import table_state
 from tests.kit.write_sets import table_schema
 
 CAPTURES = parse({**SETTINGS, "signal.data.collection": "public.signals"}, config=CONFIG)
@@ -73,7 +74,7 @@ def said(now, policy, *, can_rebuild=True, has=(), entry=None, before=None):
     outcome = outcome_of(lambda _: policy, lambda _: can_rebuild)
     found = differences(before or source(BEFORE), now)
     changes = list(judged(found, outcome, lambda _, column: column in has))
-    kept = state(a=entry or TableState(key=["id"]))
+    kept = state(a=entry or table_state(key=["id"]))
     every = records(changes, kept, there=now.tables, outcome=outcome)
     return [(kind, more) for kind, table, more in every if table == T]
 
@@ -142,8 +143,8 @@ def test_a_key_that_stops_a_table_by_itself_never_waits():
 
 
 @pytest.mark.parametrize("entry", [
-    TableState(key=["id"], state=PAUSED, code="paused"),
-    TableState(key=["id"], state=ERRORED, code="too-many-bad-records"),
+    table_state(key=["id"], state=PAUSED, code="paused"),
+    table_state(key=["id"], state=ERRORED, code="too-many-bad-records"),
 ])  # fmt: skip
 def test_what_a_table_that_stands_still_has_missed_is_read_again_when_it_goes_on(entry):
     """The rebuild is not carried out; another key of the same names stops nothing later."""
@@ -161,7 +162,7 @@ def test_what_a_table_that_stands_still_has_missed_is_read_again_when_it_goes_on
 
 @pytest.mark.parametrize("key", [["v"], []])
 def test_a_table_that_has_the_new_key_already_is_not_made_anew_for_it(key):
-    assert said(NOW["change-key"], SchemaPolicy(), entry=TableState(key=key)) == []
+    assert said(NOW["change-key"], SchemaPolicy(), entry=table_state(key=key)) == []
 
 
 def test_a_table_whose_source_went_back_in_time_is_not_made_anew():
@@ -243,7 +244,7 @@ def test_a_table_of_which_no_snapshot_can_be_taken_is_not_made_anew(settings, ex
     [
         (TableState(), "w", Action.NOTHING),
         (TableState(), "v", Action.READ_AGAIN),
-        (TableState(rebuild="rebuild-a-1"), "w", Action.READ_AGAIN),
+        (table_state(rebuild="rebuild-a-1"), "w", Action.READ_AGAIN),
         (None, "w", Action.NOTHING),
     ],
 )

@@ -18,9 +18,10 @@ from lakemark.sink.output.dead_letter import headers
 from lakemark.snapshot.runs import Chunk, TableRun, page_value
 from lakemark.snapshot.runs import Run as SnapshotRun
 from lakemark.source.changed_keys import WindowRow, window_row
+from lakemark.state import stored_form
 from lakemark.state.progress import PAGE_PREFIX, RUN_PREFIX
-from lakemark.state.tables import TableState
 from tests.kit.golden import samples
+from tests.kit.table_states import table_state
 
 SCHEMAS = Path(__file__).parents[3] / "schemas"
 LO = lsns.pack(1, 2, 3).hex()
@@ -134,7 +135,7 @@ def test_what_the_operator_takes_for_a_run_is_one():
 
 
 def test_progress_records():
-    entry = msgspec.to_builtins(TableState(state="errored", code="no-key", floor=LO))
+    entry = stored_form.flat(table_state(state="errored", code="no-key", floor=LO))
     assert fits("progress", {"table": "public.a", "batch": 3, **entry})
     assert fits("progress", {"state": "degraded", "batch": 3, "code": "", "ts_ms": 1})
     assert fits("progress", {"tables": ["public.a"], "ts_ms": 1})

@@ -23,6 +23,7 @@ from lakemark.snapshot.flight import ChunkInFlight, Flight
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.signals import Rejection
 from lakemark.state.tables import PipelineState, TableState
+from tests.kit.table_states import table_state
 
 A, B = "public.a", "public.b"
 START = 1_800_000_000.0
@@ -47,7 +48,7 @@ def board(clock):
 
 
 def entry(**more) -> TableState:
-    return TableState(**{"topics": ["t.a"], "events": 1, "rows": 1, **more})
+    return table_state(**{"topics": ["t.a"], "events": 1, "rows": 1, **more})
 
 
 def at(offset: int, **tables: TableState) -> PipelineState:

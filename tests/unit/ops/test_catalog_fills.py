@@ -10,7 +10,7 @@ from lakemark.errors import DependencyError
 from lakemark.model.fills import UNSEEN, Fill
 from lakemark.ops.catalog_watch import CatalogWatch
 from lakemark.settings.config import Config
-from lakemark.state.tables import ERRORED, PAUSED, TableState
+from lakemark.state.tables import ERRORED, PAUSED
 from tests.kit.catalog_looks import (
     CONFIG,
     CONNECTOR,
@@ -23,10 +23,11 @@ from tests.kit.catalog_looks import (
     state,
     told,
 )
+from tests.kit.table_states import altered, table_state
 
 pytestmark = pytest.mark.usefixtures("logs")
 
-WHOLE = TableState(complete="snapshot", engine="task-merge")
+WHOLE = table_state(complete="snapshot", engine="task-merge")
 
 
 def wide(missing="11", **more):
@@ -99,9 +100,9 @@ def test_positions_are_of_the_epoch_of_now(whole):
         (WHOLE, wide("long" * 20_000)),
         (WHOLE, wide(filenode=11)),
         (WHOLE, wide(column_list=("id", "v", "w"))),
-        (msgspec.structs.replace(WHOLE, complete=""), wide()),
-        (msgspec.structs.replace(WHOLE, engine="spark-merge"), wide()),
-        (msgspec.structs.replace(WHOLE, state=PAUSED), wide()),
+        (altered(WHOLE, complete=""), wide()),
+        (altered(WHOLE, engine="spark-merge"), wide()),
+        (altered(WHOLE, state=PAUSED), wide()),
     ],
 )
 def test_where_that_is_not_all_the_table_is_read_again(whole, entry, now):
@@ -131,13 +132,13 @@ def test_a_table_whose_policy_leaves_columns_out_gets_no_value(whole, monkeypatc
 
 
 def test_a_table_that_waits_for_a_look_goes_on_with_the_one_that_began_afterwards(whole):
-    waits = msgspec.structs.replace(WHOLE, state=ERRORED, code=UNSEEN, retried=True)
+    waits = altered(WHOLE, state=ERRORED, code=UNSEEN, retried=True)
     whole.state = state(a=waits)
     assert [kind for kind, _ in then(whole, wide())] == ["table-fill", "table-resume"]
 
 
 def test_a_look_that_had_begun_before_lets_nobody_go_on(whole, monkeypatch):
-    waits = msgspec.structs.replace(WHOLE, state=ERRORED, code=UNSEEN, retried=True)
+    waits = altered(WHOLE, state=ERRORED, code=UNSEEN, retried=True)
     look = AskedDatabase.look
 
     def look_meanwhile(*asked, **more):

@@ -36,6 +36,7 @@ from tests.kit.catalog_looks import (
     state,
     told,
 )
+from tests.kit.table_states import table_state
 
 pytestmark = pytest.mark.usefixtures("logs")
 
@@ -89,10 +90,10 @@ def test_a_stop_is_said_until_it_holds_and_a_pause_stays(entry, stops):
 @pytest.mark.parametrize(
     ("entry", "key", "stops"),
     [
-        (TableState(key=["id"]), ("n", "id"), True),
-        (TableState(key=["id", "n"]), ("n", "id"), False),
+        (table_state(key=["id"]), ("n", "id"), True),
+        (table_state(key=["id", "n"]), ("n", "id"), False),
         (TableState(), ("n", "id"), False),
-        (TableState(key=["id"]), (), True),
+        (table_state(key=["id"]), (), True),
         (TableState(), (), True),
     ],
     ids=["old key", "new key already", "no rows yet", "other columns of one name", "the same"],
@@ -106,9 +107,9 @@ def test_a_key_that_events_told_of_first_does_not_stop_a_table_again(entry, key,
 def test_what_was_mended_goes_on_and_is_read_again():
     stopped = {"state": ERRORED, "reason": "the publication does not have it"}
     now = state(
-        a=TableState(code="not-published", **stopped), b=TableState(code="not-published", **stopped),
-        c=TableState(code="schema-incompatible", **stopped), d=TableState(state=STREAMING),
-        e=TableState(code="not-published", **stopped),
+        a=table_state(code="not-published", **stopped), b=table_state(code="not-published", **stopped),
+        c=table_state(code="schema-incompatible", **stopped), d=TableState(state=STREAMING),
+        e=table_state(code="not-published", **stopped),
     )  # fmt: skip
     changes = [difference(Action.STOP, "not-published", table=U)]
     there = [T, U, "public.c", "public.d"]
@@ -446,7 +447,7 @@ def test_what_waits_for_a_table_that_was_made_anew_since_is_over(looks):
     watch.look()
     type(looks).now = renamed()
     watch.look()
-    for entry in (TableState(rebuild="rebuild-a-1"), TableState()):
+    for entry in (table_state(rebuild="rebuild-a-1"), TableState()):
         type(looks).state = state(a=entry)
         watch.look()
     assert looks.said == [("table-resnapshot", T)], "when it was seen"
@@ -468,7 +469,7 @@ def test_what_waits_for_a_table_that_is_left_out_waits_until_it_is_back(looks):
 @pytest.mark.parametrize("behavior", ["ignore", "exception"])
 def test_a_table_that_is_being_made_gets_what_comes_whatever_its_policy(looks, behavior):
     """Its rows do; and those that chunks have brought already lack a new column's default."""
-    type(looks).state = state(a=TableState(rebuild="rebuild-a-1"))
+    type(looks).state = state(a=table_state(rebuild="rebuild-a-1"))
     watch = CatalogWatch(policy(behavior), CAPTURES, looks.store, lambda: looks.state)
     watch.look()
     before = facts(columns=("id", "v", "x")).columns[-1]

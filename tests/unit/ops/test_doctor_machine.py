@@ -16,7 +16,8 @@ from lakemark.ops.doctor.checks_machine import (
 from lakemark.ops.doctor.facts_machine import machine_facts
 from lakemark.ops.stored_state import Stored, _Store, newest_state, stored_in
 from lakemark.spark import jars
-from lakemark.state.tables import PipelineState, encode
+from lakemark.state.stored_form import encode
+from lakemark.state.tables import PipelineState
 from tests.kit.connector_settings import config
 from tests.kit.verdicts import ERROR, OK, WARNING, bad, of, one
 

@@ -239,9 +239,9 @@ def test_all_events_past_half_of_their_retention():
 
 def test_a_paused_table_counts_with_its_own_place():
     facts = at({0: 100, 1: 100})
-    facts.place.state.tables["public.orders"].from_offsets = {ORDERS: {0: 20, 1: -2}}
+    facts.place.state.tables["public.orders"].progress.from_offsets = {ORDERS: {0: 20, 1: -2}}
     assert place(facts).reason.startswith("30 of 80")
-    facts.place.state.tables["public.orders"].from_offsets = {ORDERS: {0: 4}}
+    facts.place.state.tables["public.orders"].progress.from_offsets = {ORDERS: {0: 4}}
     assert place(facts).verdict is ERROR
 
 

@@ -29,6 +29,7 @@ from stack.processes import free_port
 from tests.kit.command_line import SMALL, invoke
 from tests.kit.connector_settings import config
 from tests.kit.shop import schema_of
+from tests.kit.table_states import table_state
 
 SCHEMA = Path(__file__).parents[3] / "schemas" / "plan.json"
 CONNECTOR = parse(
@@ -68,7 +69,7 @@ def test_records_before_the_first_offset_do_not_wait():
 
 
 def test_a_paused_table_waits_from_where_it_stopped():
-    paused = TableState(state="paused", topics=["t.a"], from_offsets={"t.a": {0: 10, 1: 7}})
+    paused = table_state(state="paused", topics=["t.a"], from_offsets={"t.a": {0: 10, 1: 7}})
     state = PipelineState(batch=3, offsets={"t.a": {0: 20, 1: 7}}, tables={"a": paused})
     starts = planned.starts(KNOWN, state, starting="earliest")
     arguments = {"state": state, "known": KNOWN, "places": starts}
@@ -207,7 +208,7 @@ def test_of_a_table_that_is_rebuilt_the_new_one_counts(tmp_path):
     shop = config(lake={"path": str(tmp_path / "lake")}, checkpoint=str(tmp_path / "c"))
     create(shop, "public.a", id="int4", v="int4")
     wanted = {"public.a": schema_of("public.a", id="int4", v="text")}
-    state = PipelineState(tables={"public.a": TableState(rebuild="rebuild-a-1")})
+    state = PipelineState(tables={"public.a": table_state(rebuild="rebuild-a-1")})
     assert targets(shop, CONNECTOR, wanted, PipelineState())["public.a"].action == "rebuild"
     assert targets(shop, CONNECTOR, wanted, state)["public.a"].action == "create"
 
@@ -235,7 +236,7 @@ def test_what_the_policy_makes_of_it(tmp_path, behavior, more, actions):
         "public.broken": schema_of("public.broken", id="int4", v="text"),
         "public.rekeyed": schema_of("public.rekeyed", id="int4", v="int4"),
     }
-    state = PipelineState(tables={"public.rekeyed": TableState(key=["v"])})
+    state = PipelineState(tables={"public.rekeyed": table_state(key=["v"])})
     found = targets(shop, CONNECTOR, wanted, state)
     assert tuple(found[table].action for table in tables) == actions
     assert found["public.rekeyed"].code == "key-changed"

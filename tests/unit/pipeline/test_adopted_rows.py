@@ -58,16 +58,16 @@ def test_a_checkpoint_that_is_new_says_so_once_and_any_run_answers_it(tmp_path, 
     """An empty folder in the place of the checkpoint, and what Kafka has no more, are no news."""
     shop = shop_over(tmp_path, engine)
     marked = shop.state.tables[ORDERS]
-    assert (marked.state, marked.resnapshot_since) == (tables.STREAMING, 0)
-    assert "the checkpoint is new" in marked.resnapshot
+    assert (marked.state, marked.repair.resnapshot_since) == (tables.STREAMING, 0)
+    assert "the checkpoint is new" in marked.repair.resnapshot
     shop.put("u", 20, 3, v="c3")
     shop.records.append({"type": "table-read", "table": ORDERS, "until": 0})
     shop.run()
     shop.put("u", 30, 3, v="c4")
     shop.run()
     assert shop.values()[3] == "c4"
-    assert shop.state.tables[ORDERS].resnapshot == ""
-    assert tables.stale(shop.state.tables[ORDERS]) == frozenset()
+    assert shop.state.tables[ORDERS].repair.resnapshot == ""
+    assert shop.state.tables[ORDERS].repair.stale() == frozenset()
 
 
 def test_a_first_batch_that_is_repeated_finds_no_rows_but_its_own(shop):
@@ -80,12 +80,12 @@ def test_a_first_batch_that_is_repeated_finds_no_rows_but_its_own(shop):
     shop.restart()
     shop.again()
     assert shop.values() == {1: "a", 2: "b"}
-    assert shop.state.tables[ORDERS].resnapshot == ""
+    assert shop.state.tables[ORDERS].repair.resnapshot == ""
 
 
 def test_a_snapshot_of_the_connectors_own_speaks_for_itself(tmp_path):
     shop = shop_over(tmp_path, "task-merge", op="r", snapshot="true")
-    assert shop.state.tables[ORDERS].resnapshot.startswith("the connector took a snapshot")
+    assert shop.state.tables[ORDERS].repair.resnapshot.startswith("the connector took a snapshot")
 
 
 @ENGINES
@@ -94,16 +94,16 @@ def test_a_folder_that_is_gone_is_said_while_the_table_goes_on(tmp_path, engine)
     shop.records.append({"type": "table-read", "table": ORDERS, "until": 0})
     shop.put("u", 20, 3, v="c3")
     shop.run()
-    assert shop.state.tables[ORDERS].resnapshot == ""
+    assert shop.state.tables[ORDERS].repair.resnapshot == ""
     shutil.rmtree(table_path(shop.config.lake.path, ORDERS))
     shop.put("u", 30, 3, v="c4")
     shop.run()
     now = shop.state.tables[ORDERS]
-    assert (now.state, now.resnapshot_since) == (tables.STREAMING, shop.batch)
-    assert "gone" in now.resnapshot
+    assert (now.state, now.repair.resnapshot_since) == (tables.STREAMING, shop.batch)
+    assert "gone" in now.repair.resnapshot
     shop.put("u", 40, 2, v="b2")
     shop.run()
-    assert shop.state.tables[ORDERS].resnapshot_since == shop.batch - 1, "it is said once"
+    assert shop.state.tables[ORDERS].repair.resnapshot_since == shop.batch - 1, "it is said once"
     assert shop.values() == {2: "b2", 3: "c4"}
 
 

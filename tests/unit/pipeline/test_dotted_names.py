@@ -22,6 +22,7 @@ from tests.kit.connector_settings import parse
 from tests.kit.memory_pipeline import Broker
 from tests.kit.memory_topics import MemoryTopics
 from tests.kit.shop import ORDERS, Shop, compact, event, schema_of
+from tests.kit.table_states import flat_form
 
 PLAIN = "a.b.c"
 FIRST, SECOND = ("a", "b.c"), ("a.b", "c")
@@ -175,8 +176,7 @@ def test_the_catalog_is_asked_by_parts():
 
 def older(shop, **entries):
     """The state as a version before texts had it: format 3, by name."""
-    state = json.loads(shop.checkpoint.states[shop.batch])
-    state["format"] = 3
+    state = flat_form(shop.checkpoint.states[shop.batch], 3)
     for name, more in entries.items():
         (text,) = [text for text in state["tables"] if text.replace('"', "") == name]
         state["tables"][name] = state["tables"].pop(text) | more
@@ -196,7 +196,7 @@ def test_a_table_whose_name_has_the_dot_goes_on_in_its_folder(shop, monkeypatch)
     shop.run()
     entry = shop.state.tables[TEXTS[FIRST]]
     assert list(shop.state.tables) == [TEXTS[FIRST]]
-    assert (entry.state, entry.resnapshot) == (tables.STREAMING, "")
+    assert (entry.state, entry.repair.resnapshot) == (tables.STREAMING, "")
     assert shop.values(TEXTS[FIRST]) == {1: "a", 2: "a"}
 
 
@@ -209,7 +209,7 @@ def test_a_table_whose_schema_has_the_dot_begins_in_a_folder_of_its_own(shop):
     entry = shop.state.tables[TEXTS[SECOND]]
     assert list(shop.state.tables) == [TEXTS[SECOND]]
     assert entry.state == tables.STREAMING
-    assert "folder of its own" in entry.resnapshot
+    assert "folder of its own" in entry.repair.resnapshot
     assert shop.values(TEXTS[SECOND]) == {2: "a"}
 
 
@@ -235,9 +235,9 @@ def test_what_stood_still_because_two_had_one_name_goes_on_as_two(shop):
     assert shop.values(TEXTS[FIRST]) == {1: "a", 2: "a"}
     assert shop.values(TEXTS[SECOND]) == {3: "a"}
     first, second = (shop.state.tables[TEXTS[name]] for name in (FIRST, SECOND))
-    assert (first.state, first.resnapshot) == (tables.STREAMING, "")
+    assert (first.state, first.repair.resnapshot) == (tables.STREAMING, "")
     assert second.state == tables.STREAMING
-    assert "folder of its own" in second.resnapshot
+    assert "folder of its own" in second.repair.resnapshot
 
 
 def test_other_names_are_what_they_were(shop):

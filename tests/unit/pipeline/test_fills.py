@@ -20,8 +20,8 @@ from lakemark.sink.delta import deletion_vectors, delta_rs, schema_evolution
 from lakemark.sink.lake_plan import TableOutcome
 from lakemark.sink.names import CDC, table_path
 from lakemark.state import control_records, tables
+from lakemark.state.table_parts import BY_SNAPSHOT
 from lakemark.state.tables import (
-    BY_SNAPSHOT,
     CATCHING_UP,
     ERRORED,
     FILL_BYTES,
@@ -34,6 +34,7 @@ from tests.kit.delta_table import content
 from tests.kit.log_model import STEP
 from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.shop import ORDERS, Shop, schema_of
+from tests.kit.table_states import table_state
 from tests.kit.write_sets import at, delete, table_schema, upsert, write_set
 
 pytestmark = [pytest.mark.usefixtures("cache", "letters"), pytest.mark.sampled(3)]
@@ -244,7 +245,7 @@ class Filled(Shop):
         self.run()
         self.records.append({"type": "table-read", "table": ORDERS, "until": self.batch})
         self.run()
-        assert self.entry.complete == BY_SNAPSHOT
+        assert self.entry.repair.complete == BY_SNAPSHOT
 
     @property
     def entry(self):
@@ -282,7 +283,7 @@ def test_a_table_waits_with_a_new_column_until_it_is_known_what_older_rows_have(
     shop.run()
     assert shop.entry.state == STREAMING
     assert shop.values(column="w") == {1: None, 2: 11, 3: 5}
-    assert not shop.entry.resnapshot
+    assert not shop.entry.repair.resnapshot
 
 
 def test_a_look_that_comes_first_keeps_nobody_waiting(shop):
@@ -305,11 +306,11 @@ def test_older_images_that_come_later_get_the_value_until_none_can_come(shop):
     shop.put("u", 30, 2, v="late", partition=1)
     shop.run()
     assert shop.values(column="w") == {1: None, 2: 11}
-    assert shop.entry.fills
+    assert shop.entry.repair.fills
     shop.put("u", 201, 2, v="newer", partition=1, w=7)
     shop.run()
     shop.run()
-    assert not shop.entry.fills
+    assert not shop.entry.repair.fills
     assert shop.values(column="w") == {1: None, 2: 7}
 
 
@@ -337,7 +338,7 @@ def test_a_batch_that_died_behind_the_commit_does_it_once(shop):
     shop.read = shop.broker.ends()
     shop.run()
     assert shop.values(column="w") == {1: 6, 2: 11}
-    assert not shop.entry.resnapshot
+    assert not shop.entry.repair.resnapshot
 
 
 def test_a_table_that_has_the_column_already_is_read_again(shop):
@@ -351,8 +352,8 @@ def test_a_table_that_has_the_column_already_is_read_again(shop):
     shop.look(fill())
     shop.run()
     assert shop.values(column="w") == {1: None, 2: None}
-    assert shop.entry.resnapshot == "older rows lack columns: w"
-    assert not shop.entry.fills
+    assert shop.entry.repair.resnapshot == "older rows lack columns: w"
+    assert not shop.entry.repair.fills
 
 
 def test_a_table_waits_once_and_goes_on_by_itself(shop, monkeypatch):
@@ -378,8 +379,8 @@ def test_a_lake_that_is_away_is_no_reason_to_stop(shop, monkeypatch):
     shop.look(fill())
     monkeypatch.setattr(schema_evolution, "fill", away)
     shop.run()
-    assert shop.entry.resnapshot
-    assert not shop.entry.fills
+    assert shop.entry.repair.resnapshot
+    assert not shop.entry.repair.fills
 
 
 @pytest.mark.parametrize("given", [fill(), fill(source="v")])
@@ -399,7 +400,7 @@ def test_a_name_of_in_between_has_its_rows_read_again_also_after_a_crash(shop, g
         shop.put("u", 30 + key, key, **row)
         shop.run()
         shop.run()
-        assert f"[{key}]" in shop.entry.reread_keys, columns
+        assert f"[{key}]" in shop.entry.repair.reread_keys, columns
 
 
 def test_a_rebuild_has_nothing_to_fill(shop):
@@ -411,7 +412,7 @@ def test_a_rebuild_has_nothing_to_fill(shop):
     shop.run()
     shop.run()
     assert shop.entry.state == STREAMING
-    assert not shop.entry.fills
+    assert not shop.entry.repair.fills
 
 
 def test_a_table_that_waits_is_rebuilt_where_its_policy_says_so_and_loses_nothing(shop):
@@ -425,9 +426,9 @@ def test_a_table_that_waits_is_rebuilt_where_its_policy_says_so_and_loses_nothin
     shop.records += [{**rebuild, "offsets": shop.broker.ends()}, resume]
     shop.run()
     shop.run()
-    assert shop.entry.rebuild
+    assert shop.entry.files.rebuild
     assert shop.entry.state == STREAMING
-    assert shop.entry.events == 3, "the one that it waited with is applied, and not left out"
+    assert shop.entry.size.events == 3, "the one that it waited with is applied, and not left out"
 
 
 def test_a_table_that_is_made_anew_begins_with_what_comes(shop, engine):
@@ -438,7 +439,7 @@ def test_a_table_that_is_made_anew_begins_with_what_comes(shop, engine):
     shop.put("u", 30, 2, v="late", partition=1)
     shop.run()
     assert (shop.entry.state, shop.values()) == (STREAMING, {2: "late"})
-    assert shop.entry.resnapshot
+    assert shop.entry.repair.resnapshot
 
 
 def test_a_lake_that_is_away_for_another_table_repeats_no_batch_while_one_waits_for_a_look():
@@ -468,7 +469,7 @@ def test_a_table_that_catches_up_is_looked_at_soon(shop):
 
 
 def test_few_tables_are_written_anew_in_a_batch(shop, monkeypatch):
-    monkeypatch.setattr(tables, "FILL_BYTES", shop.entry.bytes)
+    monkeypatch.setattr(tables, "FILL_BYTES", shop.entry.size.bytes)
     budget = FillBudget()
     assert budget.takes("public.a", shop.entry)
     assert not budget.takes("public.b", shop.entry)
@@ -476,7 +477,7 @@ def test_few_tables_are_written_anew_in_a_batch(shop, monkeypatch):
     shop.look(fill())
     monkeypatch.setattr(FillBudget, "takes", lambda *_: False)
     shop.run()
-    assert shop.entry.resnapshot == "older rows lack columns: w"
+    assert shop.entry.repair.resnapshot == "older rows lack columns: w"
 
 
 def test_a_process_that_ends_over_it_twice_has_the_table_read_again(shop, monkeypatch):
@@ -496,8 +497,8 @@ def test_a_process_that_ends_over_it_twice_has_the_table_read_again(shop, monkey
         except DiedError:
             continue
         break
-    assert shop.entry.resnapshot == "older rows lack columns"
-    assert not shop.entry.fills
+    assert shop.entry.repair.resnapshot == "older rows lack columns"
+    assert not shop.entry.repair.fills
     shop.read = shop.broker.ends()
     shop.run()
     assert shop.entry.state == STREAMING
@@ -527,23 +528,23 @@ WHOLE = {"complete": BY_SNAPSHOT, "engine": "task-merge"}
     ],
 )
 def test_which_tables_get_values_and_which_are_read_again(shop, entry, can):
-    state = PipelineState(batch=4, tables={ORDERS: TableState(**{**WHOLE, **entry})})
+    state = PipelineState(batch=4, tables={ORDERS: table_state(**{**WHOLE, **entry})})
     record = {"type": "table-fill", "table": ORDERS, "fills": [msgspec.to_builtins(fill())]}
     can_fill = partial(plans.can_fill, shop.config)
     control_records.carry_out(
         [record], state, before=state, start={}, refresh=None, can_fill=can_fill
     )
     after = state.tables[ORDERS]
-    assert [one.batch for one in after.fills] == [4] * can
-    assert bool(after.resnapshot) == (not can or "resnapshot" in entry)
+    assert [one.batch for one in after.repair.fills] == [4] * can
+    assert bool(after.repair.resnapshot) == (not can or "resnapshot" in entry)
 
 
 @pytest.mark.parametrize("given", [[], [{"column": "w", "upto": "zz", "value": "?"}], "nonsense"])
 def test_a_record_that_cannot_be_carried_out_never_fills(given):
-    state = PipelineState(tables={ORDERS: TableState(**WHOLE)})
+    state = PipelineState(tables={ORDERS: table_state(**WHOLE)})
     record = {"type": "table-fill", "table": ORDERS, "fills": given}
     control_records.carry_out([record], state, before=state, start={}, refresh=None)
-    assert not state.tables[ORDERS].fills
+    assert not state.tables[ORDERS].repair.fills
 
 
 @pytest.mark.parametrize(
@@ -555,15 +556,15 @@ def test_a_record_that_cannot_be_carried_out_never_fills(given):
     ],
 )
 def test_a_fill_is_forgotten_where_no_older_image_can_come(more, left):
-    entry = TableState(fills=[fill(upto=100)], **more)
+    entry = table_state(fills=[fill(upto=100)], **more)
     state = PipelineState(tables={ORDERS: entry})
     for passed, stays in ((None, True), (99, True), (100, left)):
         bound = None if passed is None else lsns.pack(0, STEP * passed, 0)
         tables.end_fills(state, lambda _, bound=bound: bound)
-        assert bool(entry.fills) == stays
+        assert bool(entry.repair.fills) == stays
 
 
 def test_a_chunk_that_was_read_before_may_still_come_while_a_run_is_under_way():
-    entry = TableState(fills=[fill(upto=100)])
+    entry = table_state(fills=[fill(upto=100)])
     tables.end_fills(PipelineState(tables={ORDERS: entry}, runs={"r"}), lambda _: b"\xff" * 20)
-    assert entry.fills
+    assert entry.repair.fills

@@ -28,7 +28,7 @@ def test_a_column_is_written_otherwise_when_the_table_is_named_again(shop, monke
     carry_out([mark], kept.state, before=kept.state, start={}, refresh=Refresh(MemoryCatalog({}), {}))  # fmt: skip
     selection.select(kept.state, wanted(ORDERS, ITEMS))
     entry = kept.state.tables[ITEMS]
-    assert entry.resnapshot == "types"
+    assert entry.repair.resnapshot == "types"
 
 
 def test_the_connector_writes_otherwise_while_the_table_is_left_out(shop, monkeypatch):

@@ -9,10 +9,12 @@ from lakemark.model.wanted import Wanted
 from lakemark.sink.output import transaction
 from lakemark.state import catch_up, data_loss, selection, tables
 from lakemark.state.data_loss import Held
-from lakemark.state.tables import PipelineState, StoredPosition, TableState
+from lakemark.state.table_parts import StoredPosition
+from lakemark.state.tables import PipelineState
 from tests.kit.memory_pipeline import Broker
 from tests.kit.memory_topics import MemoryTopics
 from tests.kit.shop import ITEMS, ORDERS, Shop, event, schema_of
+from tests.kit.table_states import table_state
 
 A, B, ALL = "public.a", "public.b", "shop.all"
 
@@ -27,7 +29,7 @@ def of_both(**water):
     """Two tables whose events come in one topic."""
     state = PipelineState(batch=5, offsets={"all": {0: 100, 1: 100}}, high_waters=water)
     for name in (A, B):
-        state.tables[name] = TableState(topics=["all"], rows=3)
+        state.tables[name] = table_state(topics=["all"], rows=3)
     return state
 
 
@@ -44,7 +46,7 @@ def test_the_connector_leaves_it_out_after_source_tables_did():
     assert found.uncaptured == (B,)
     assert selection.select(state, wanted(A, lists=only_a)).uncaptured == (), "it is said once"
     selection.select(state, wanted(".*"))
-    assert state.tables[B].resnapshot == selection.NOT_CAPTURED
+    assert state.tables[B].repair.resnapshot == selection.NOT_CAPTURED
 
 
 def test_the_connector_begins_without_offsets(tmp_path):
@@ -58,7 +60,7 @@ def test_the_connector_begins_without_offsets(tmp_path):
     shop.run()
     changed(shop, lambda state: selection.select(state, wanted(".*")))
     shop.run()
-    assert "began without offsets" in shop.state.tables[ORDERS].resnapshot
+    assert "began without offsets" in shop.state.tables[ORDERS].repair.resnapshot
 
 
 def test_its_events_come_in_another_topic(tmp_path):
@@ -79,7 +81,7 @@ def test_its_events_come_in_another_topic(tmp_path):
     entry = shop.state.tables[ORDERS]
     assert (entry.state, entry.topics) == (tables.STREAMING, ["routed"])
     assert shop.values() == {1: "b", 2: "c", 3: "b"}
-    assert entry.resnapshot == selection.MOVED
+    assert entry.repair.resnapshot == selection.MOVED
     assert not shop.state.left
 
 
@@ -92,8 +94,8 @@ def test_its_topic_is_made_anew_and_has_other_tables():
     state.offsets["all"][0] = 400
     selection.select(state, wanted(".*"))
     entry = state.tables[B]
-    assert entry.resnapshot == data_loss.ANEW
-    assert not entry.high_waters.get("all")
+    assert entry.repair.resnapshot == data_loss.ANEW
+    assert not entry.progress.high_waters.get("all")
     assert catch_up.slice_of(entry, state.offsets, limit=1000)[0] == {"all": {0: 0}}
 
 
@@ -147,7 +149,7 @@ def test_it_stopped_because_the_source_went_back_and_a_new_epoch_begins():
     selection.select(state, wanted(".*"))
     entry = state.tables[B]
     assert (entry.state, entry.code) == (tables.CATCHING_UP, "")
-    assert "new epoch" in entry.resnapshot
+    assert "new epoch" in entry.repair.resnapshot
 
 
 def test_a_paused_table_stays_so_when_the_source_goes_back(shop):
@@ -170,6 +172,6 @@ def test_a_paused_table_stays_so_when_the_source_goes_back(shop):
 def test_a_skip_waits_for_no_topic_that_is_read_no_more():
     state = PipelineState(batch=5, offsets={"new": {0: 9}})
     topics_ = {"new": {0: 3}, "old": {0: 7}}
-    state.tables[A] = TableState(state=tables.PAUSED, topics=list(topics_), from_offsets=topics_)
+    state.tables[A] = table_state(state=tables.PAUSED, topics=list(topics_), from_offsets=topics_)
     assert tables.skip(state, A, upto={"new": {"0": 9}, "old": {"0": 7}})
     assert tables.end_skips(state, state.offsets) == [A]

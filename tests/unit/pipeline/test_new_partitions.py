@@ -48,7 +48,7 @@ def test_an_event_lost_on_its_way_to_an_old_partition_counts_in_a_new_one(shop):
     shop.run()
     shop.run()
     assert shop.values() == {1: "lost before", 2: "b", 3: "c", 4: "d"}
-    assert shop.state.tables[ORDERS].resnapshot == ""
+    assert shop.state.tables[ORDERS].repair.resnapshot == ""
 
 
 def test_two_topics_of_one_table_get_partitions_and_both_are_read_old_partitions_first():

@@ -13,6 +13,7 @@ from lakemark.sink.delta import table_log
 from lakemark.state import tables
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
+from tests.kit.table_states import flat_form
 
 pytestmark = pytest.mark.usefixtures("letters", "cache")
 
@@ -110,7 +111,7 @@ def test_the_table_stops_and_goes_on_when_the_newest_copy_is_back(shop, older, r
     applied(shop, 6, 7)
     assert entry(shop).state == tables.STREAMING
     assert sorted(shop.values()) == [1, 2, 3, 4, 5, 6, 7]
-    assert not entry(shop).resnapshot
+    assert not entry(shop).repair.resnapshot
 
 
 def test_without_a_newer_copy_a_skip_goes_on_with_this_one(shop):
@@ -122,7 +123,7 @@ def test_without_a_newer_copy_a_skip_goes_on_with_this_one(shop):
     shop.records.append({"type": "table-skip", "table": ORDERS, "offsets": {topic: upto}})
     applied(shop, 5, 6)
     assert entry(shop).state == tables.STREAMING
-    assert entry(shop).resnapshot
+    assert entry(shop).repair.resnapshot
     assert {1, 2, 6} <= shop.values().keys()
     newest_commit(shop).unlink()
     table_log.forget()
@@ -173,7 +174,7 @@ def test_others_commits_and_batches_without_a_change_are_no_matter(shop):
 def test_a_state_that_does_not_know_the_batch_is_not_held_against_the_table(shop):
     """An older version of lakemark wrote it."""
     applied(shop, 1, 2)
-    state = json.loads(shop.checkpoint.states[shop.batch])
+    state = flat_form(shop.checkpoint.states[shop.batch], 4)
     for one in state["tables"].values():
         assert one.pop("recorded") == 1
         one.pop("recorded_as")
@@ -181,7 +182,7 @@ def test_a_state_that_does_not_know_the_batch_is_not_held_against_the_table(shop
     newest_commit(shop).unlink()
     table_log.forget()
     applied(shop, 3, 4)
-    assert (entry(shop).state, entry(shop).recorded) == (tables.STREAMING, 3)
+    assert (entry(shop).state, entry(shop).files.recorded) == (tables.STREAMING, 3)
 
 
 def test_a_table_that_is_gone_begins_anew(shop):
@@ -191,7 +192,7 @@ def test_a_table_that_is_gone_begins_anew(shop):
     applied(shop, 3, 4)
     assert (entry(shop).state, entry(shop).code) == (tables.STREAMING, "")
     assert shop.values() == {3: "v3", 4: "v4"}
-    assert "gone" in entry(shop).resnapshot
+    assert "gone" in entry(shop).repair.resnapshot
 
 
 def test_a_table_of_somebody_elses_rows_is_not_taken_for_ours(shop):

@@ -15,7 +15,6 @@ from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile import outputs
 from lakemark.sink.output import row_events, transaction
 from lakemark.sink.output.row_events import Style
-from lakemark.state import tables
 from tests.kit.memory_pipeline import Broker
 from tests.kit.memory_topics import MemoryTopics
 from tests.kit.shop import ORDERS, Shop, event, schema_of
@@ -129,7 +128,7 @@ def test_a_value_of_a_row_that_misses_an_event_is_not_put_in(shop, out):
     shop.put("c", 10, 2, v=1, big="y")
     shop.run()
     now = shop.state
-    tables.note_reread(now.tables[ORDERS], ["[1]"], batch=now.batch)
+    now.tables[ORDERS].repair.doubt_keys(["[1]"], batch=now.batch)
     shop.checkpoint.save(now)
     shop.put("u", 20, 1, v=2, big=PLACEHOLDER)
     shop.put("u", 20, 2, v=2, big=PLACEHOLDER)

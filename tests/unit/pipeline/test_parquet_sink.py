@@ -8,7 +8,7 @@ from lakemark.settings.config import LakeConfig
 from lakemark.sink import formats
 from lakemark.sink.names import table_path
 from lakemark.sink.output import transaction
-from lakemark.state.tables import BY_SNAPSHOT
+from lakemark.state.table_parts import BY_SNAPSHOT
 from tests.kit.memory_pipeline import Broker, DiedError
 from tests.kit.memory_topics import MemoryTopics
 from tests.kit.parquet_sink import PARQUET, ParquetFormat, _by_source, newest
@@ -77,7 +77,7 @@ def test_whole_batches_go_into_another_format(shop):
     shop.put("c", 31, 9, v="z")
     shop.run()
     assert shop.values() == {9: "z"}
-    assert shop.state.tables[ORDERS].rows == 1
+    assert shop.state.tables[ORDERS].size.rows == 1
 
 
 def test_a_new_column_and_a_key_that_changes(shop):
@@ -119,7 +119,7 @@ def test_a_snapshot_brings_rows_without_files(tmp_path):
     assert world.run_state("r1") == "completed"
     assert world.lake.values() == {1: "o1", 2: "long", 3: "later"}
     assert not world.lacking(ORDERS)
-    assert world.table(ORDERS).engine == PARQUET
+    assert world.table(ORDERS).files.engine == PARQUET
 
 
 def test_output_topics_hear_of_values_and_of_rows_that_only_the_table_knows(tmp_path, monkeypatch):
@@ -146,7 +146,7 @@ def test_older_rows_are_read_again_where_the_format_gives_them_nothing(shop):
     shop.put("c", 10, 1, v="a")
     shop.run()
     state = shop.state
-    state.tables[ORDERS].complete = BY_SNAPSHOT
+    state.tables[ORDERS].repair.complete = BY_SNAPSHOT
     shop.checkpoint.save(state)
     fill = {
         "column": "w",
@@ -157,5 +157,5 @@ def test_older_rows_are_read_again_where_the_format_gives_them_nothing(shop):
     shop.records.append({"type": "table-fill", "table": ORDERS, "fills": [fill]})
     shop.run()
     entry = shop.state.tables[ORDERS]
-    assert (entry.engine, entry.fills) == (PARQUET, [])
-    assert entry.resnapshot == "older rows lack columns: w"
+    assert (entry.files.engine, entry.repair.fills) == (PARQUET, [])
+    assert entry.repair.resnapshot == "older rows lack columns: w"

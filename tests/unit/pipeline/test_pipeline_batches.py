@@ -28,7 +28,7 @@ def test_a_batch_lands_and_the_next_one_builds_on_it(shop):
     shop.run()
     assert shop.values() == {1: "aa"}
     assert shop.values(ITEMS) == {7: "item"}
-    assert shop.state.tables[ORDERS].events == 4
+    assert shop.state.tables[ORDERS].size.events == 4
 
 
 def test_a_batch_that_died_before_its_state_was_saved_is_repeated_without_effect(shop):
@@ -61,7 +61,7 @@ def test_what_a_connector_sends_again_is_dropped_and_counted(shop):
     assert shop.values() == {2: "b"}
     shop.run()
     assert shop.values() == {2: "b"}
-    assert shop.state.tables[ORDERS].replays == 2
+    assert shop.state.tables[ORDERS].size.replays == 2
 
 
 def test_a_paused_table_loses_nothing_and_the_others_go_on(shop):
@@ -84,7 +84,7 @@ def test_a_paused_table_loses_nothing_and_the_others_go_on(shop):
     shop.run()
     assert shop.values() == {2: "d"}
     assert shop.state.tables[ORDERS].state == tables.STREAMING
-    assert not shop.state.tables[ORDERS].from_offsets
+    assert not shop.state.tables[ORDERS].progress.from_offsets
 
 
 def test_replays_that_came_while_a_table_stood_still_are_recognised_when_it_catches_up(shop):
@@ -191,7 +191,7 @@ def test_a_value_of_another_type_is_checked_against_the_catalog_before_it_is_a_d
     assert shop.values() == {1: 1, 2: 1 << 40, 4: 4}
     assert {letter.reason for letter in letters} == {"wrong-type"}
     assert {letter.offset for letter in letters} == {2}
-    assert shop.state.tables[ORDERS].reread_keys == {"[3]": shop.batch}
+    assert shop.state.tables[ORDERS].repair.reread_keys == {"[3]": shop.batch}
 
 
 def test_poison_becomes_dead_letters_and_the_rest_of_the_batch_lands(shop, letters):
@@ -231,7 +231,9 @@ def test_a_flood_of_bad_records_stops_the_table_and_not_one_is_shovelled_away(sh
     shop.run()
     entry = shop.state.tables[ORDERS]
     assert (entry.state, entry.code) == (tables.ERRORED, "too-many-bad-records")
-    assert (entry.dead_letters, entry.reread_keys) == (0, {}), "it is all said when it goes on"
+    assert (entry.size.dead_letters, entry.repair.reread_keys) == (0, {}), (
+        "it is all said when it goes on"
+    )
     assert letters == []
     assert shop.values(ITEMS) == {7: "x"}
 
@@ -266,7 +268,7 @@ def test_a_connector_that_writes_avro_from_now_on_stops_its_table(shop, letters,
     shop.run()
     entry = shop.state.tables[ORDERS]
     assert (entry.state, entry.code) == (tables.ERRORED, "too-many-bad-records")
-    assert (entry.resnapshot, letters) == ("", [])
+    assert (entry.repair.resnapshot, letters) == ("", [])
 
 
 def test_a_few_records_without_a_readable_key_ask_for_a_snapshot_also_while_it_catches_up(shop):
@@ -277,12 +279,12 @@ def test_a_few_records_without_a_readable_key_ask_for_a_snapshot_also_while_it_c
         shop.run()
         entry = shop.state.tables[ORDERS]
         assert entry.state == tables.STREAMING
-        assert "not even the key" in entry.resnapshot
-        assert entry.resnapshot_since == entry.reread_missed == shop.batch
+        assert "not even the key" in entry.repair.resnapshot
+        assert entry.repair.resnapshot_since == entry.repair.reread_missed == shop.batch
         shop.records.append({"type": "table-read", "table": ORDERS, "until": shop.batch})
         shop.records.append({"type": "table-pause", "table": ORDERS})
         shop.run()
-        assert shop.state.tables[ORDERS].resnapshot == ""
+        assert shop.state.tables[ORDERS].repair.resnapshot == ""
         shop.records.append({"type": "table-resume", "table": ORDERS})
 
 
@@ -290,7 +292,7 @@ def test_the_last_commit_is_that_of_rows_and_outlives_the_process(shop, monkeypa
     def run(seconds):
         monkeypatch.setattr(lake_plan, "time", SimpleNamespace(time=lambda: seconds))
         shop.run()
-        return shop.state.tables[ORDERS].committed_ms
+        return shop.state.tables[ORDERS].size.committed_ms
 
     shop.put("c", 10, 1, v="a")
     shop.put("c", 11, 2, v="b")
@@ -318,7 +320,7 @@ def test_a_source_that_went_back_in_time_stops_the_table_until_a_new_epoch(shop)
     shop.put("d", 60, 2, ts=2001)
     shop.run()
     assert shop.values() == {1: "restored"}
-    assert shop.state.tables[ORDERS].resnapshot
+    assert shop.state.tables[ORDERS].repair.resnapshot
     row = shop.rows()[1]
     assert lsns.unpack(row["_cdc"]["position"])[0] == 1
     shop.put("u", 70, 1, v="on", ts=2002)
@@ -331,14 +333,14 @@ def test_the_connectors_own_snapshot_over_rows_asks_for_a_new_one(shop):
     shop.put("r", 5, 2, v="b", snapshot="true")
     shop.put("u", 10, 1, v="aa")
     shop.run()
-    assert shop.state.tables[ORDERS].resnapshot == ""
+    assert shop.state.tables[ORDERS].repair.resnapshot == ""
     # deleted and created again: row 2 is gone meanwhile, which is in no record
     shop.put("r", 900, 1, v="again", snapshot="true")
     shop.put("r", 900, 3, v="new", snapshot="true")
     shop.put("u", 901, 3, v="newer")
     shop.run()
     assert shop.values() == {1: "again", 2: "b", 3: "newer"}
-    assert shop.state.tables[ORDERS].resnapshot
+    assert shop.state.tables[ORDERS].repair.resnapshot
 
 
 def test_a_truncate_is_a_floor_for_whatever_comes_late(shop):

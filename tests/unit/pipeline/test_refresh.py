@@ -127,7 +127,7 @@ def test_a_table_that_the_catalog_does_not_know_goes_on_when_it_does(shop, clock
         shop.run()
         entry = shop.state.tables[name]
         assert (entry.state, entry.code, entry.retried) == (tables.ERRORED, "schema-unknown", False)
-        assert entry.resnapshot == ""
+        assert entry.repair.resnapshot == ""
         shop.run()
         asked = shop.catalog.asked
         shop.run()
@@ -138,7 +138,7 @@ def test_a_table_that_the_catalog_does_not_know_goes_on_when_it_does(shop, clock
     for _ in range(2):
         shop.run()
     entry = shop.state.tables[name]
-    assert (entry.state, entry.resnapshot) == (tables.STREAMING, schema_refresh.MADE_ANEW)
+    assert (entry.state, entry.repair.resnapshot) == (tables.STREAMING, schema_refresh.MADE_ANEW)
 
 
 def test_the_hints_of_a_schema_file_lead_on(shop, letters):

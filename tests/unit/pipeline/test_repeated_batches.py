@@ -280,12 +280,12 @@ def test_halves_that_are_gone_are_said_and_the_table_goes_on(shop, dropped):
     shop.run()
     assert (entry(shop).state, entry(shop).code) == (tables.STREAMING, "")
     assert set(shop.values()) == {2}
-    assert "key change" in entry(shop).resnapshot
-    assert tables.stale(entry(shop)) is None, "any row may miss columns"
-    since = entry(shop).resnapshot_since
+    assert "key change" in entry(shop).repair.resnapshot
+    assert entry(shop).repair.stale() is None, "any row may miss columns"
+    since = entry(shop).repair.resnapshot_since
     shop.put("c", 20, 3, v="c")
     shop.run()
-    assert entry(shop).resnapshot_since == since, "said once"
+    assert entry(shop).repair.resnapshot_since == since, "said once"
 
 
 def test_who_was_superseded_in_a_batch_reads_no_slice_and_stores_no_state(shop):
@@ -342,4 +342,4 @@ def test_halves_of_a_try_that_the_repeat_leaves_to_a_later_batch(shop, monkeypat
     shop.put("c", 11, 2, headers=ARRIVED, v=UNAVAILABLE)
     shop.run()
     assert entry(shop).state == tables.STREAMING
-    assert shop.values()[2] == "kept" or "[2]" in entry(shop).reread_keys
+    assert shop.values()[2] == "kept" or "[2]" in entry(shop).repair.reread_keys

@@ -11,18 +11,12 @@ from lakemark.connectors.table_choice import TableChoice
 from lakemark.model.wanted import Wanted
 from lakemark.snapshot.ports import StreamedTable
 from lakemark.snapshot.snapshots import Snapshots
-from lakemark.state import selection, tables
+from lakemark.state import selection, stored_form, tables
 from lakemark.state.checkpoint import amended
-from lakemark.state.tables import (
-    CATCHING_UP,
-    ERRORED,
-    PAUSED,
-    STREAMING,
-    PipelineState,
-    StoredPosition,
-    TableState,
-)
+from lakemark.state.table_parts import StoredPosition
+from lakemark.state.tables import CATCHING_UP, ERRORED, PAUSED, STREAMING, PipelineState, TableState
 from tests.kit.shop import ITEMS, ORDERS, event
+from tests.kit.table_states import table_state
 
 NAMES = ("public.a", "public.b", "public.c")
 
@@ -41,7 +35,7 @@ def state(**more):
         batch=7,
         offsets={topic(name): {0: 10, 1: 20} for name in NAMES},
         high_waters={topic(name): {0: StoredPosition("aa", 1)} for name in NAMES},
-        tables={name: TableState(topics=[topic(name)], events=3) for name in NAMES},
+        tables={name: table_state(topics=[topic(name)], events=3) for name in NAMES},
     )
     for name, entry in more.items():
         found.tables[f"public.{name}"] = entry
@@ -64,7 +58,7 @@ entries = st.builds(
     lambda name, word, offset: (
         TableState(topics=[topic(name)])
         if word == STREAMING
-        else TableState(state=word, topics=[topic(name)], from_offsets={topic(name): {0: offset}})
+        else table_state(state=word, topics=[topic(name)], from_offsets={topic(name): {0: offset}})
     ),
     st.sampled_from(NAMES),
     stopped | st.just(STREAMING),
@@ -78,22 +72,22 @@ entries = st.builds(
 )
 def test_whatever_was_left_out_meanwhile_goes_on_where_it_stopped(found, choices):
     now = state(**{entry.topics[0][-1]: entry for entry in found})
-    before = tables.encode(now)
+    before = stored_form.encode(now)
     for entry in now.tables.values():
         entry.since_batch = now.batch
-    wanted_back = tables.encode(now)
+    wanted_back = stored_form.encode(now)
     for chosen in choices:
         selection.select(now, wanted(*chosen))
         assert set(now.tables) == chosen
         assert set(now.offsets) == {topic(name) for name in chosen}
-        now = tables.decode(tables.encode(now))
+        now = stored_form.decode(stored_form.encode(now))
     selection.select(now, wanted(*NAMES))
     for entry in now.tables.values():
         entry.since_batch = now.batch
     now.tables = dict(sorted(now.tables.items()))
     now.offsets = dict(sorted(now.offsets.items()))
     assert before
-    assert json.loads(tables.encode(now)) == json.loads(wanted_back)
+    assert json.loads(stored_form.encode(now)) == json.loads(wanted_back)
 
 
 def test_a_table_whose_topic_was_read_on_without_it_catches_up_from_where_it_left():
@@ -105,20 +99,20 @@ def test_a_table_whose_topic_was_read_on_without_it_catches_up_from_where_it_lef
     selection.select(now, wanted(*NAMES, topics=topics))
     entry = now.tables["public.b"]
     assert entry.state == CATCHING_UP
-    assert entry.from_offsets == {topic("public.b"): {0: 10, 1: 20}}
-    assert entry.high_waters == {topic("public.b"): {0: StoredPosition("aa", 1)}}
+    assert entry.progress.from_offsets == {topic("public.b"): {0: 10, 1: 20}}
+    assert entry.progress.high_waters == {topic("public.b"): {0: StoredPosition("aa", 1)}}
     assert now.tables["public.c"].state == STREAMING
-    assert not entry.resnapshot
+    assert not entry.repair.resnapshot
 
 
 def test_what_the_connector_itself_left_out_is_snapshotted_again():
     now = state()
     selection.select(now, wanted("public.a", "public.b", captured=["public.a", "public.b"]))
     selection.select(now, wanted(*NAMES))
-    assert now.tables["public.c"].resnapshot
-    assert now.tables["public.c"].resnapshot_since == now.batch
-    assert tables.stale(now.tables["public.c"]) is None
-    assert not now.tables["public.a"].resnapshot
+    assert now.tables["public.c"].repair.resnapshot
+    assert now.tables["public.c"].repair.resnapshot_since == now.batch
+    assert now.tables["public.c"].repair.stale() is None
+    assert not now.tables["public.a"].repair.resnapshot
 
 
 def test_a_table_is_read_as_long_as_one_of_its_topics_is():
@@ -138,7 +132,7 @@ def test_a_new_epoch_concerns_what_is_left_out_as_well():
     tables.new_epoch(now, {topic("public.a"): {0: 10}})
     assert now.epochs[-1][topic("public.b")] == {0: 10, 1: 20}
     selection.select(now, wanted(*NAMES))
-    assert now.tables["public.b"].resnapshot
+    assert now.tables["public.b"].repair.resnapshot
 
 
 def test_a_snapshot_under_way_gives_a_table_up_that_is_left_out():

@@ -13,6 +13,7 @@ from lakemark.state import data_loss, tables
 from lakemark.state.tables import PipelineState, TableState
 from tests.kit.memory_pipeline import DiedError
 from tests.kit.shop import ITEMS, ORDERS, schema_of
+from tests.kit.table_states import table_state
 
 pytestmark = pytest.mark.usefixtures("letters")
 TOPIC = f"shop.{ORDERS}"
@@ -60,9 +61,9 @@ def test_an_errored_table_goes_on_behind_what_it_cannot_apply(errored):
     shop.run()
     assert shop.values() == {1: "a", 2: "b"}
     assert entry(shop).state == tables.STREAMING
-    assert "skipped" in entry(shop).resnapshot
-    assert entry(shop).resnapshot_since == shop.batch
-    assert tables.stale(entry(shop)) is None, "any row may miss an event"
+    assert "skipped" in entry(shop).repair.resnapshot
+    assert entry(shop).repair.resnapshot_since == shop.batch
+    assert entry(shop).repair.stale() is None, "any row may miss an event"
     shop.put("u", 13, 1, v="c")
     shop.run()
     assert shop.values() == {1: "c", 2: "b"}
@@ -78,7 +79,9 @@ def test_the_hint_of_a_type_that_does_not_fit_leads_on_with_the_new_type(errored
     shop.run()
     assert entry(shop).state == tables.STREAMING
     assert shop.values() == {2: False}
-    assert entry(shop).resnapshot, "what was left out and what was moved comes with a snapshot"
+    assert entry(shop).repair.resnapshot, (
+        "what was left out and what was moved comes with a snapshot"
+    )
 
 
 def test_the_hint_of_a_type_that_does_not_fit_leads_on_with_the_old_type(shop):
@@ -123,14 +126,14 @@ def test_nothing_is_given_up_before_the_stream_is_at_the_end_that_was_told(shop)
     skip(shop)  # up to offset 4
     shop.run({TOPIC: {0: 3}})
     assert (entry(shop).state, entry(shop).code) == (tables.PAUSED, "skipping")
-    assert entry(shop).from_offsets == {TOPIC: {0: 1}}
+    assert entry(shop).progress.from_offsets == {TOPIC: {0: 1}}
     shop.restart()
     shop.run({TOPIC: {0: 4}})
     assert entry(shop).state == tables.PAUSED
     shop.put("c", 14, 2, v="x")
     shop.run()
     assert shop.values() == {1: "a", 2: "x"}
-    assert entry(shop).skip_to is None
+    assert entry(shop).progress.skip_to is None
 
 
 @pytest.mark.parametrize("command", ["table-resume", "table-pause"])
@@ -149,7 +152,7 @@ def test_a_later_command_takes_the_skip_back(shop, command):
         shop.records.append({"type": "table-resume", "table": ORDERS})
         shop.run()
     assert shop.values() == {1: "b", 2: "x"}
-    assert not entry(shop).resnapshot
+    assert not entry(shop).repair.resnapshot
 
 
 @pytest.fixture
@@ -207,7 +210,7 @@ def test_a_batch_that_is_repeated_decides_as_it_did(shop):
     shop.again()
     shop.read = {TOPIC: {0: 5}}
     assert shop.values() == once == {1: "a", 3: "d"}
-    assert entry(shop).resnapshot_since == shop.batch
+    assert entry(shop).repair.resnapshot_since == shop.batch
     shop.run()
     assert shop.values() == {1: "a", 3: "d", 4: "later"}
 
@@ -221,7 +224,7 @@ def test_a_skip_is_for_tables_that_stand_still(shop):
     shop.put("u", 11, 1, v="b")
     shop.run()
     assert shop.values() == {1: "b"}
-    assert not entry(shop).resnapshot
+    assert not entry(shop).repair.resnapshot
     assert "public.nothing" not in shop.state.tables
 
 
@@ -251,7 +254,7 @@ def test_a_skip_does_not_wait_for_offsets_of_a_topic_that_was_made_again():
     state = PipelineState(
         offsets={TOPIC: {0: 90}},
         tables={
-            ORDERS: TableState(state=tables.PAUSED, topics=[TOPIC], from_offsets={TOPIC: {0: 5}})
+            ORDERS: table_state(state=tables.PAUSED, topics=[TOPIC], from_offsets={TOPIC: {0: 5}})
         },
     )
     assert tables.skip(state, ORDERS, upto={TOPIC: {"0": 100}})

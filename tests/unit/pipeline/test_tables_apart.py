@@ -168,8 +168,11 @@ def test_many_tables_that_begin_at_once_hold_up_no_other(tmp_path, monkeypatch, 
     for table in many:
         touched = str(number) if table in many[:4] else "new"
         assert shop.values(table) == {1: touched}
-        assert shop.state.tables[table].events == (number + 1 if table in many[:4] else 1)
-        assert (shop.state.tables[table].code, shop.state.tables[table].resnapshot) == ("", "")
+        assert shop.state.tables[table].size.events == (number + 1 if table in many[:4] else 1)
+        assert (shop.state.tables[table].code, shop.state.tables[table].repair.resnapshot) == (
+            "",
+            "",
+        )
 
 
 def test_where_nothing_else_waits_all_tables_begin_at_once(tmp_path, monkeypatch):
@@ -180,7 +183,7 @@ def test_where_nothing_else_waits_all_tables_begin_at_once(tmp_path, monkeypatch
         shop.put("c", 20 + number, 1, v="new", table=table)
     shop.run()
     assert {shop.state.tables[table].state for table in many} == {tables.STREAMING}
-    assert {shop.state.tables[table].slice_batch for table in many} == {-1}
+    assert {shop.state.tables[table].progress.slice_batch for table in many} == {-1}
 
 
 def test_a_table_that_began_in_a_batch_that_died_is_put_off_by_its_repeat(tmp_path, monkeypatch):
@@ -237,7 +240,7 @@ def test_tables_that_catch_up_together_are_each_their_own(tmp_path, monkeypatch)
         assert shop.state.tables[table].state == tables.STREAMING
     for table in names[1:3]:
         assert shop.values(table) == {1: "a"}
-        assert shop.state.tables[table].from_offsets == {f"shop.{table}": {0: 1}}
+        assert shop.state.tables[table].progress.from_offsets == {f"shop.{table}": {0: 1}}
     monkeypatch.undo()
     shop.records.append({"type": "table-resume", "table": names[1]})
     shop.run()

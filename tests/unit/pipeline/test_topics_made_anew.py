@@ -8,7 +8,7 @@ from lakemark.connectors.postgres import positions as lsns
 from lakemark.model.decoding import Records
 from lakemark.sink.output import transaction
 from lakemark.source import raw_records
-from lakemark.state import data_loss, tables
+from lakemark.state import data_loss, stored_form, tables
 from tests.kit.memory_pipeline import Broker
 from tests.kit.memory_topics import MemoryTopics
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
@@ -24,7 +24,7 @@ def made_again(shop, *, partitions):
     first = {TOPIC: dict.fromkeys(range(partitions), 0)}
     state = shop.state
     data_loss.begin_again(state, first, anew={TOPIC})
-    shop.checkpoint.states[shop.batch] = tables.encode(state)
+    shop.checkpoint.states[shop.batch] = stored_form.encode(state)
     shop.read = {TOPIC: dict(first[TOPIC])}
     shop.restart()
 
@@ -45,7 +45,7 @@ def test_a_log_that_was_cut_is_told_from_its_beginning(tmp_path, monkeypatch, kn
     del shop.broker.topics[TOPIC][0][7:]
     state = shop.checkpoint.load(shop.batch)
     data_loss.begin_again(state, {TOPIC: {0: 0}}, anew={TOPIC})
-    shop.checkpoint.states[shop.batch] = tables.encode(state)
+    shop.checkpoint.states[shop.batch] = stored_form.encode(state)
     shop.put("c", 100, 50, v=5)
     shop.put("u", 101, 0, v=6)
     shop.put("d", 102, 1)

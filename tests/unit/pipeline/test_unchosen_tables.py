@@ -27,7 +27,7 @@ def test_they_get_no_state(shop):
     put("c", 5, 2, ITEMS, v="b", ts=9000)  # the source was restored
     shop.run()
     assert list(shop.state.tables) == [ORDERS]
-    assert shop.state.tables[ORDERS].replays == 1
+    assert shop.state.tables[ORDERS].size.replays == 1
     assert shop.state.tables[ORDERS].state == "streaming"
     put("c", 6, 3, ITEMS, v="b", ts=9001)
     put("c", 7, 3, ORDERS, v="c", ts=9002)

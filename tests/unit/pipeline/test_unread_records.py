@@ -149,12 +149,17 @@ def test_a_connector_that_began_without_offsets_leaves_no_table_out_of_doubt(sho
     shop.put("u", 160, 1, v="b", anew=True, ts=168)
     shop.put("u", 168, 1, v="c", anew=True, ts=168)
     shop.run()
-    assert {t: e.resnapshot_since for t, e in shop.state.tables.items()} == {ORDERS: 1, ITEMS: 1}
-    assert shop.state.tables[ITEMS].resnapshot.startswith("the connector began without offsets")
+    assert {t: e.repair.resnapshot_since for t, e in shop.state.tables.items()} == {
+        ORDERS: 1,
+        ITEMS: 1,
+    }
+    assert shop.state.tables[ITEMS].repair.resnapshot.startswith(
+        "the connector began without offsets"
+    )
     shop.put("u", 176, 1, v="d", anew=True, ts=168)  # its first transaction goes on
     shop.put("u", 240, 1, v="e", tx=200)
     shop.run()
-    assert {e.resnapshot_since for e in shop.state.tables.values()} == {1}
+    assert {e.repair.resnapshot_since for e in shop.state.tables.values()} == {1}
     assert (shop.values(), shop.values(ITEMS)) == ({1: "e"}, {7: "x"})
 
 
@@ -177,10 +182,10 @@ def test_a_new_slot_is_noticed_whatever_its_first_transaction_touches(shop, touc
         shop.put("u", 160, 1, v="x", table=ITEMS, anew=True)
     shop.put("u", 168, 1, v="b", tx=164)
     shop.run()
-    assert shop.state.tables[ORDERS].resnapshot_since == 1
+    assert shop.state.tables[ORDERS].repair.resnapshot_since == 1
     shop.put("u", 176, 1, v="c", tx=172)
     shop.run()
-    assert shop.state.tables[ORDERS].resnapshot_since == 1
+    assert shop.state.tables[ORDERS].repair.resnapshot_since == 1
 
 
 def test_the_first_slot_of_a_pipeline_is_not_a_new_one(shop):
@@ -190,7 +195,7 @@ def test_the_first_slot_of_a_pipeline_is_not_a_new_one(shop):
     shop.put("u", 82, 1, v="b", table=ITEMS, anew=True, ts=85)  # the same transaction, read later
     shop.put("u", 96, 1, v="b", tx=88)
     shop.run()
-    assert {entry.resnapshot for entry in shop.state.tables.values()} == {""}
+    assert {entry.repair.resnapshot for entry in shop.state.tables.values()} == {""}
     shop.put("u", 160, 1, v="c", anew=True, ts=165)
     shop.run()
-    assert {entry.resnapshot_since for entry in shop.state.tables.values()} == {2}
+    assert {entry.repair.resnapshot_since for entry in shop.state.tables.values()} == {2}

@@ -17,7 +17,7 @@ from lakemark.settings.layers import InvalidConfig, Mistake
 from lakemark.settings.locate import config_file
 from lakemark.settings.units import SettingsSchema
 from lakemark.sink.names import folder_of
-from lakemark.state.tables import TableState
+from tests.kit.table_states import table_state
 
 ROOT = Path(__file__).parents[3]
 
@@ -125,7 +125,7 @@ def test_a_table_never_goes_back_to_an_engine_that_cannot_write_it(
     write, chosen, engine, size, expected
 ):
     config = load(write(SMALL.replace("{path: ./lake}", f"{{path: ./lake, engine: {chosen}}}")), {})
-    entry = TableState(engine=engine, bytes=size) if engine else None
+    entry = table_state(engine=engine, bytes=size) if engine else None
     assert engine_of(config, "public.t", entry) == expected
 
 

@@ -30,6 +30,7 @@ from tests.kit.delta_table import content
 from tests.kit.documents import ROOT
 from tests.kit.log_model import STEP
 from tests.kit.shop import schema_of
+from tests.kit.table_states import table_state
 from tests.unit.sink.test_resolve_snapshots import PLACEHOLDER
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -392,7 +393,7 @@ def test_the_plan_of_a_batch_has_each_table_s_policy_but_while_it_is_made(tmp_pa
         tables={
             "public.a": TableState(),
             "public.b": TableState(),
-            "public.c": TableState(rebuild="rebuild-c-1"),
+            "public.c": table_state(rebuild="rebuild-c-1"),
         }
     )
     plan = plans.lake_plan(shop, state, query="q", step="stream", waters={})

@@ -7,7 +7,7 @@ from lakemark.errors import DependencyError
 from lakemark.snapshot import completing, runs
 from lakemark.snapshot.ports import Committed
 from lakemark.snapshot.signals import Rejection
-from lakemark.state.tables import BY_CONNECTOR
+from lakemark.state.table_parts import BY_CONNECTOR
 from tests.kit.fake_world import ITEMS, ORDERS, FakeWorld, with_settings
 
 pytestmark = pytest.mark.usefixtures("logs")

@@ -19,7 +19,7 @@ from lakemark.ops.answers import Answers
 from lakemark.ops.http.commands import signal_record
 from lakemark.reconcile import window
 from lakemark.snapshot import fields, notifications, signals
-from lakemark.state import tables
+from lakemark.state import stored_form
 from lakemark.state.control_records import carry_out, decoded, guarded
 from lakemark.state.schema_refresh import Refresh
 from tests.kit.fake_world import FakeWorld
@@ -323,10 +323,10 @@ def test_control_records_leave_a_state_that_can_be_kept(blobs):
     with Quick():
         records = [record for blob in blobs if (record := decoded(blob)) is not None]
         left = guarded(records, carry, first=3, mark=lambda: None, note=marks.append)
-        kept = tables.encode(state)
+        kept = stored_form.encode(state)
     assert left == []
     assert not marks or marks[-1] is None
-    assert tables.encode(tables.decode(kept)) == kept
+    assert stored_form.encode(stored_form.decode(kept)) == kept
 
 
 @FEWER

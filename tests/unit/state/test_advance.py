@@ -14,8 +14,10 @@ from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Swept
 from lakemark.sink.lake_plan import OUTCOME, TableOutcome
-from lakemark.state import advance, tables
-from lakemark.state.tables import LeftOut, PipelineState, StoredPosition, TableState
+from lakemark.state import advance, stored_form, table_parts, tables
+from lakemark.state.table_parts import StoredPosition
+from lakemark.state.tables import LeftOut, PipelineState, TableState
+from tests.kit.table_states import table_state
 
 T, OTHER, TOPIC = "public.orders", "public.items", "shop.public.orders"
 
@@ -46,7 +48,7 @@ def test_nothing_of_a_snapshot_counts_whose_table_does_not_stream(before: bool, 
     news = advance.chunks(state, stopped, [chunk(), sweep(), chunk(OTHER, 2), sweep(OTHER)])
     assert {one.table: one.void for one in news.settled} == {T: advance.TABLE_STOPPED, OTHER: ""}
     assert {one.table: one.void for one in news.swept} == {T: advance.TABLE_STOPPED, OTHER: ""}
-    assert (state.tables[T].horizon, state.tables[OTHER].horizon) == ("", "bb")
+    assert (state.tables[T].progress.horizon, state.tables[OTHER].progress.horizon) == ("", "bb")
 
 
 def test_a_chunk_whose_table_has_caught_up_in_its_batch_does_not_count():
@@ -54,7 +56,7 @@ def test_a_chunk_whose_table_has_caught_up_in_its_batch_does_not_count():
     state = state_of()
     news = advance.chunks(state, frozenset([T]), [chunk(), sweep()])
     assert [one.void for one in (*news.settled, *news.swept)] == [advance.TABLE_STOPPED] * 2
-    assert state.tables[T].horizon == ""
+    assert state.tables[T].progress.horizon == ""
 
 
 def test_a_void_chunk_keeps_its_reason():
@@ -75,15 +77,15 @@ def test_a_void_chunk_keeps_its_reason():
 def test_the_horizon_is_that_of_chunks_that_gave_the_table_something(told, horizon):
     state = state_of()
     advance.chunks(state, frozenset(), [chunk(**told)])
-    assert state.tables[T].horizon == horizon
+    assert state.tables[T].progress.horizon == horizon
 
 
 def test_the_horizon_only_rises():
-    state = state_of(**{T: TableState(horizon="cc")})
+    state = state_of(**{T: table_state(horizon="cc")})
     advance.chunks(state, frozenset(), [chunk(hi="bb")])
-    assert state.tables[T].horizon == "cc"
+    assert state.tables[T].progress.horizon == "cc"
     advance.chunks(state, frozenset(), [chunk(hi="dd")])
-    assert state.tables[T].horizon == "dd"
+    assert state.tables[T].progress.horizon == "dd"
 
 
 # -- reports and outcomes --------------------------------------------------------------------------
@@ -102,9 +104,9 @@ def settled(*reports: Report, outcomes=(), catalog=False, forwarded=False, **ent
     """The table's entry after a step with these reports, and what is left to do."""
     entry.setdefault("topics", [TOPIC])
     before = PipelineState(
-        batch=4, high_waters={TOPIC: {0: WATER}}, tables={T: TableState(**entry)}
+        batch=4, high_waters={TOPIC: {0: WATER}}, tables={T: table_state(**entry)}
     )
-    state = tables.decode(tables.encode(before))
+    state = stored_form.decode(stored_form.encode(before))
     state.batch, state.offsets = 5, END
     left = advance.settle(
         state, before, START, reports, outcomes, catalog=catalog, forwarded=forwarded
@@ -129,8 +131,8 @@ def test_what_a_stretch_stops_a_table_for(code, catalog, refreshed, retried):
     )
     assert (entry.state, entry.code, entry.reason) == (tables.ERRORED, code, "why")
     assert (entry.retried, left.refresh) == (retried, {T: set()} if refreshed else {})
-    assert (entry.from_offsets, entry.high_waters) == (START, {TOPIC: {0: WATER}})
-    assert entry.events == 0, "they are counted when they are read again"
+    assert (entry.progress.from_offsets, entry.progress.high_waters) == (START, {TOPIC: {0: WATER}})
+    assert entry.size.events == 0, "they are counted when they are read again"
     assert entry.hint == advance.HINTS.get(code, "").format(table=T)
 
 
@@ -160,39 +162,44 @@ def test_what_is_counted_of_a_table(state, events, counted):
     told = {"replays": 1, "incremental_reads": 3, "clamped": 4, "bad": 5, "newest_ts": 6}
     twice = [report(10 + at, at, of={T: TableReport(events=events, **told)}) for at in (0, 1)]
     entry, _ = settled(*twice, state=state, newest_ts=2)
-    found = (entry.events, entry.replays, entry.incremental_reads, entry.clamped)
+    found = (
+        entry.size.events,
+        entry.size.replays,
+        entry.size.incremental_reads,
+        entry.size.clamped,
+    )
     assert found == ((4, 2, 6, 8) if counted else (0, 0, 0, 0))
-    assert (entry.dead_letters, entry.newest_ts) == ((10, 6) if counted else (0, 2))
+    assert (entry.size.dead_letters, entry.size.newest_ts) == ((10, 6) if counted else (0, 2))
 
 
 def test_topics_of_a_table_are_noted_once_and_tables_that_left_or_have_no_name_are_not():
     before = PipelineState(batch=4, left={OTHER: LeftOut(TableState(topics=["t2"]))})
-    state = tables.decode(tables.encode(before))
+    state = stored_form.decode(stored_form.encode(before))
     of = {T: TableReport(events=1), "": TableReport(events=1)}
     left = {OTHER: TableReport(events=1)}
     found = [report(of=of), report(12, of=of), report(topic="t2", of=of | left)]
     advance.settle(state, before, {}, found, [], catalog=False)
     assert state.tables.keys() == {T}
-    assert (state.tables[T].topics, state.tables[T].events) == ([TOPIC, "t2"], 3)
+    assert (state.tables[T].topics, state.tables[T].size.events) == ([TOPIC, "t2"], 3)
 
 
 def test_a_table_left_out_is_back_with_its_events_in_another_topic():
     before = PipelineState(batch=4, left={OTHER: LeftOut(TableState(topics=["old"]))})
-    state = tables.decode(tables.encode(before))
+    state = stored_form.decode(stored_form.encode(before))
     found = [report(of={OTHER: TableReport(events=1)})]
     advance.settle(state, before, START, found, [], catalog=False)
-    assert state.tables[OTHER].from_offsets == START
+    assert state.tables[OTHER].progress.from_offsets == START
     assert state.left == {}
 
 
 def test_how_the_connector_writes_is_kept_until_it_shows_it_again():
     before = PipelineState()
     before.learn(Learnt(b"old", {T: (b"k", b"v")}))
-    stored = tables.encode(before)
+    stored = stored_form.encode(before)
     assert json.loads(stored)["sample"] == base64.b64encode(b"old").decode(), "as versions before"
     assert json.loads(stored)["wrappers"] == {T: ["aw==", "dg=="]}
     for event, kept in ((b"", b"old"), (b"new", b"new")):
-        state = tables.decode(stored)
+        state = stored_form.decode(stored)
         found = [report(learnt=Learnt(event, {OTHER: (b"", b"")}))]
         advance.settle(state, before, {}, found, [], catalog=False)
         assert state.learnt == Learnt(kept, {T: (b"k", b"v"), OTHER: (b"", b"")})
@@ -200,9 +207,9 @@ def test_how_the_connector_writes_is_kept_until_it_shows_it_again():
 
 def test_records_whose_key_cannot_be_read_ask_for_a_snapshot_keys_for_rereads():
     entry, _ = settled(report(of={T: TableReport(unread=1, reread=["[1]"])}))
-    assert (entry.resnapshot, entry.resnapshot_since) == (advance.UNREAD, 5)
+    assert (entry.repair.resnapshot, entry.repair.resnapshot_since) == (advance.UNREAD, 5)
     entry, _ = settled(report(of={T: TableReport(reread=["[1]"])}))
-    assert (entry.resnapshot, entry.reread_keys) == ("", {"[1]": 5})
+    assert (entry.repair.resnapshot, entry.repair.reread_keys) == ("", {"[1]": 5})
 
 
 def test_the_first_regressed_event_of_a_partition_is_remembered():
@@ -218,8 +225,8 @@ def test_an_outcome_with_a_code_stops_its_table_and_is_tried_again_if_it_can(ret
     outcome = TableOutcome(T, code="lake-unavailable", reason="why", hint="do", retried=retried)
     entry, left = settled(report(of={T: TableReport(events=1)}), outcomes=[outcome])
     assert (entry.state, entry.code, entry.hint) == (tables.ERRORED, "lake-unavailable", "do")
-    assert (entry.retried, left.failed, entry.events) == (retried, [outcome] * retried, 0)
-    assert entry.old_ends == {}
+    assert (entry.retried, left.failed, entry.size.events) == (retried, [outcome] * retried, 0)
+    assert entry.progress.old_ends == {}
 
 
 @pytest.mark.parametrize("forwarded", [True, False])
@@ -231,9 +238,13 @@ def test_a_table_that_has_to_wait_for_its_own_read_catches_up(told, code, forwar
     entry, left = settled(
         report(of={T: TableReport(events=1)}), outcomes=[outcome], forwarded=forwarded
     )
-    assert (entry.state, entry.code, entry.from_offsets) == (tables.CATCHING_UP, code, START)
-    assert (entry.rows, entry.floor, entry.events, left.failed) == (0, "", 0, [])
-    assert entry.old_ends == (END if forwarded else {})
+    assert (entry.state, entry.code, entry.progress.from_offsets) == (
+        tables.CATCHING_UP,
+        code,
+        START,
+    )
+    assert (entry.size.rows, entry.progress.floor, entry.size.events, left.failed) == (0, "", 0, [])
+    assert entry.progress.old_ends == (END if forwarded else {})
 
 
 def test_what_an_outcome_tells_of_its_table():
@@ -243,22 +254,32 @@ def test_what_an_outcome_tells_of_its_table():
     )  # fmt: skip
     old = {"floor": "01", "committed_ms": 40, "unavailable": 1, "pending": 3, "key": ["old"]}
     entry, _ = settled(outcomes=[outcome], **old)
-    assert (entry.rows, entry.bytes, entry.floor, entry.committed_ms) == (9, 90, "02", 50)
-    assert (entry.key, entry.engine, entry.unavailable, entry.partial) == (
+    assert (entry.size.rows, entry.size.bytes, entry.progress.floor, entry.size.committed_ms) == (
+        9,
+        90,
+        "02",
+        50,
+    )
+    assert (entry.files.key, entry.files.engine, entry.size.unavailable, entry.repair.partial) == (
         ["id"], "task-merge", 3, True,
     )  # fmt: skip
-    assert entry.reread_keys == {"[1]": 5}
-    assert (entry.pending, entry.pending_step) == (5, "catchup")
-    assert (entry.pending_over, entry.pending_over_step) == (3, "stream")
-    assert entry.resnapshot == ""
+    assert entry.repair.reread_keys == {"[1]": 5}
+    assert (entry.pending.batch, entry.pending.step) == (5, "catchup")
+    assert (entry.pending.over, entry.pending.over_step) == (3, "stream")
+    assert entry.repair.resnapshot == ""
 
 
 def test_what_an_outcome_does_not_tell_stays():
     old = {"floor": "03", "committed_ms": 60, "rows": 7, "bytes": 70, "partial": True, "key": ["a"]}
     entry, _ = settled(outcomes=[TableOutcome(T, truncate=b"\x02", committed_ms=50)], **old)
-    assert (entry.floor, entry.committed_ms, entry.rows, entry.bytes) == ("03", 60, 7, 70)
-    assert (entry.partial, entry.key, entry.pending) == (True, ["a"], -1)
-    assert settled(outcomes=[TableOutcome(T, rows=0)], **old)[0].rows == 0, "that is told"
+    assert (entry.progress.floor, entry.size.committed_ms, entry.size.rows, entry.size.bytes) == (
+        "03",
+        60,
+        7,
+        70,
+    )
+    assert (entry.repair.partial, entry.files.key, entry.pending.batch) == (True, ["a"], -1)
+    assert settled(outcomes=[TableOutcome(T, rows=0)], **old)[0].size.rows == 0, "that is told"
 
 
 def test_which_commit_a_table_must_have():
@@ -275,13 +296,13 @@ def test_which_commit_a_table_must_have():
 
 def _recorded(outcome: TableOutcome, **old) -> tuple[int, str, list[str]]:
     entry, _ = settled(outcomes=[outcome], **old)
-    return entry.recorded, entry.recorded_as, entry.key_ends
+    return entry.files.recorded, entry.files.recorded_as, entry.files.key_ends
 
 
 @pytest.mark.parametrize(("key", "kept"), [(["id"], ["id"]), ([], ["old"])])
 def test_a_table_that_is_made_to_fit_has_the_key_of_its_rows(key, kept):
     entry, _ = settled(outcomes=[TableOutcome(T, needs=b"x", key=key)], key=["old"])
-    assert entry.key == kept
+    assert entry.files.key == kept
 
 
 def test_a_table_that_could_not_be_made_to_fit_stops():
@@ -293,27 +314,27 @@ def test_a_table_that_could_not_be_made_to_fit_stops():
 @pytest.mark.parametrize(
     ("ends", "stop", "was", "complete"),
     [
-        (True, None, "", tables.BY_CONNECTOR),
+        (True, None, "", table_parts.BY_CONNECTOR),
         (False, None, "", ""),
         (True, ("no-key", "why"), "", ""),
-        (True, None, tables.BY_SNAPSHOT, tables.BY_SNAPSHOT),
+        (True, None, table_parts.BY_SNAPSHOT, table_parts.BY_SNAPSHOT),
     ],
 )
 def test_rows_of_the_connectors_own_that_came_whole_make_a_table_complete(
     ends, stop, was, complete
 ):
     found = report(of={T: TableReport(own_ends=ends, stop=stop)})
-    assert settled(found, complete=was)[0].complete == complete
+    assert settled(found, complete=was)[0].repair.complete == complete
 
 
 def test_a_batch_without_rows_of_the_connectors_own_is_none_of_its_snapshot():
     entry, _ = settled(report(of={T: TableReport(events=1)}))
-    assert (entry.own_batch, entry.own_snapshot) == (-1, 0)
+    assert (entry.repair.own_batch, entry.repair.own_snapshot) == (-1, 0)
 
 
 def test_own_rows_of_a_table_left_out_are_nothing_to_it():
     before = PipelineState(batch=4, left={OTHER: LeftOut(TableState(topics=[TOPIC]))})
-    state = tables.decode(tables.encode(before))
+    state = stored_form.decode(stored_form.encode(before))
     told = TableReport(own_ends=True, own_snapshots={700})
     advance.settle(state, before, START, [report(of={OTHER: told})], [], catalog=False)
     assert state.left == before.left
@@ -322,12 +343,12 @@ def test_own_rows_of_a_table_left_out_are_nothing_to_it():
 
 def test_events_with_unknown_columns_are_counted_when_they_are_read_again():
     entry, _ = settled(report(of={T: TableReport(events=3, unknown_columns={"b"})}))
-    assert entry.events == 0
+    assert entry.size.events == 0
 
 
 def test_what_a_streaming_table_has_besides_events_is_counted():
     entry, _ = settled(report(of={T: TableReport(replays=2)}))
-    assert entry.replays == 2
+    assert entry.size.replays == 2
 
 
 @pytest.mark.parametrize(
@@ -341,7 +362,7 @@ def test_what_a_streaming_table_has_besides_events_is_counted():
 )
 def test_a_table_that_was_made_anew_or_lost_halves_is_to_be_snapshotted(told, committed, why):
     entry, _ = settled(outcomes=[TableOutcome(T, **told)], committed_ms=committed)
-    assert entry.resnapshot == why
+    assert entry.repair.resnapshot == why
 
 
 @pytest.mark.parametrize(
@@ -359,26 +380,28 @@ def test_rows_that_were_there_before_the_checkpoint_are_adopted(rows_before, eng
     found = report(of={T: TableReport(events=1, own_snapshots=lsns)})
     outcome = TableOutcome(T, rows_before=rows_before, rows=5)
     entry, _ = settled(found, outcomes=[outcome], engine=engine)
-    assert ("own" if "snapshot of its own" in entry.resnapshot else entry.resnapshot) == why
-    assert entry.own_snapshot == (700 if own else 0)
+    assert (
+        "own" if "snapshot of its own" in entry.repair.resnapshot else entry.repair.resnapshot
+    ) == why
+    assert entry.repair.own_snapshot == (700 if own else 0)
 
 
 @pytest.mark.parametrize(("rows", "doubt"), [(0, False), (4, True)])
 def test_an_own_snapshot_is_judged_by_the_rows_before_the_batch(rows, doubt):
     found = report(of={T: TableReport(events=1, own_snapshots={700})})
     entry, _ = settled(found, outcomes=[TableOutcome(T, rows=9)], engine="task-merge", rows=rows)
-    assert bool(entry.resnapshot) == doubt
+    assert bool(entry.repair.resnapshot) == doubt
 
 
 def test_an_own_snapshot_of_a_table_that_stops_is_noted_when_it_is_read_again():
     found = report(of={T: TableReport(own_snapshots={700}, stop=("no-key", "why"))})
     entry, _ = settled(found)
-    assert (entry.own_snapshot, entry.own_batch) == (0, -1)
+    assert (entry.repair.own_snapshot, entry.repair.own_batch) == (0, -1)
 
 
 def test_a_reason_for_a_snapshot_is_not_replaced_by_that_of_adoption():
     entry, _ = settled(outcomes=[TableOutcome(T, rows_before=3)], resnapshot="another")
-    assert entry.resnapshot == "another"
+    assert entry.repair.resnapshot == "another"
 
 
 # -- a connector that began without offsets --------------------------------------------------------
@@ -409,7 +432,7 @@ def test_a_slot_made_anew_puts_all_tables_in_doubt_and_the_first_one_none(
     state.left["public.left"] = LeftOut(TableState())
     state.begun, state.high_waters = known, {TOPIC: dict(enumerate(waters))}
     advance.begun_anew(state, [report(first_times=times)])
-    reasons = {entry.resnapshot for entry in state.entries()}
+    reasons = {entry.repair.resnapshot for entry in state.entries()}
     assert reasons == {advance.BEGUN_ANEW if doubt else ""}
     assert state.begun == max([known, *times])
 

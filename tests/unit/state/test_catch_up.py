@@ -5,9 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.model.offsets import EARLIEST
-from lakemark.state import advance, catch_up, new_partitions, tables
-from lakemark.state.tables import PipelineState, StoredPosition, TableState
+from lakemark.state import advance, catch_up, new_partitions, stored_form, tables
+from lakemark.state.table_parts import StoredPosition
+from lakemark.state.tables import PipelineState, TableState
 from tests.kit.nightly import examples
+from tests.kit.table_states import table_state
 from tests.unit.state.test_tables import TOPIC, T, streaming
 
 
@@ -20,7 +22,7 @@ def test_catching_up_reads_every_offset_once_and_ends_in_the_stream(
     start: list[int], more: list[int], limit: int
 ) -> None:
     end = {TOPIC: {p: o + more[p] for p, o in enumerate(start)}}
-    entry = TableState(
+    entry = table_state(
         state=tables.CATCHING_UP, topics=[TOPIC], from_offsets={TOPIC: dict(enumerate(start))}
     )
     read: dict[int, list[tuple[int, int]]] = {}
@@ -56,8 +58,10 @@ def test_after_a_new_partition_the_old_ones_are_read_to_their_ends_in_one_piece_
     assert start == {TOPIC: {0: 10, 1: 10, 2: 0}}
     tables.stop(state, T, to=tables.CATCHING_UP, start=start, before=before)
     entry = state.tables[T]
-    new_partitions.repartition(entry, old_ends={TOPIC: {0: 40, 1: 12}}, end=now)
-    assert 2 not in entry.high_waters[TOPIC], "what was lost on its way to another comes to it now"
+    entry.progress.repartition({TOPIC: {0: 40, 1: 12}}, now)
+    assert 2 not in entry.progress.high_waters[TOPIC], (
+        "what was lost on its way to another comes to it now"
+    )
     assert catch_up.slice_of(entry, now, limit=1) == (
         {TOPIC: {0: 10, 1: 10}},
         {TOPIC: {0: 40, 1: 12}},
@@ -74,17 +78,15 @@ def test_after_a_new_partition_the_old_ones_are_read_to_their_ends_in_one_piece_
     assert catch_up.slice_of(entry, later, limit=1000) == ({TOPIC: {0: 40}}, {TOPIC: {0: 44}})
     catch_up.advance(entry, {TOPIC: {0: 44}}, {}, later, 8)
     assert entry.state == tables.STREAMING
-    assert entry.from_offsets == {}
+    assert entry.progress.from_offsets == {}
 
 
 def test_a_table_that_stands_still_wants_a_new_partition_from_its_beginning() -> None:
     """Not from whatever is left there by then: what expires unread would be missed by nobody."""
-    entry = TableState(state=tables.PAUSED, topics=[TOPIC], from_offsets={TOPIC: {0: 4}})
-    new_partitions.repartition(
-        entry, old_ends={TOPIC: {0: 9}}, end={TOPIC: {0: 9, 1: 3}, "other": {0: 1}}
-    )
-    assert entry.from_offsets == {TOPIC: {0: 4, 1: 0}}
-    assert entry.old_ends == {TOPIC: {0: 9}}
+    entry = table_state(state=tables.PAUSED, topics=[TOPIC], from_offsets={TOPIC: {0: 4}})
+    entry.progress.repartition({TOPIC: {0: 9}}, {TOPIC: {0: 9, 1: 3}, "other": {0: 1}})
+    assert entry.progress.from_offsets == {TOPIC: {0: 4, 1: 0}}
+    assert entry.progress.old_ends == {TOPIC: {0: 9}}
 
 
 def test_partitions_that_come_together_are_one_change() -> None:
@@ -99,7 +101,7 @@ def test_partitions_that_come_together_are_one_change() -> None:
         end_offsets=lambda _: {TOPIC: {0: 12, 1: 4, 2: 0, 3: 5}},
     )
     assert state.offsets == {TOPIC: {0: 12, 1: 3, 2: 0, 3: 0}}
-    assert state.tables[T].old_ends == {TOPIC: {0: 12}}
+    assert state.tables[T].progress.old_ends == {TOPIC: {0: 12}}
     assert new_partitions.repartitioned(state.offsets, {TOPIC: {0: 12, 1: 3, 2: 1, 3: 5}}) == []
 
 
@@ -112,8 +114,8 @@ def test_keys_that_moved_between_old_partitions_take_a_run_with_a_sweep(count, m
     state.offsets = new_partitions.known_ends(before.offsets, ends)
     new_partitions.follow(state, before=before, start=before.offsets, end_offsets=lambda _: ends)
     for entry in state.tables.values():
-        assert bool(entry.resnapshot) is not multiple
-        assert entry.resnapshot_since == (-1 if multiple else 7)
+        assert bool(entry.repair.resnapshot) is not multiple
+        assert entry.repair.resnapshot_since == (-1 if multiple else 7)
 
 
 def test_an_empty_new_partition_changes_nothing() -> None:
@@ -135,7 +137,7 @@ def backlogs(draw) -> PipelineState:
         topics = [own, *sorted(shared)] if draw(st.booleans()) or not shared else sorted(shared)
         state.offsets[own] = {0: 60}
         begin = draw(st.sampled_from([EARLIEST, 0, 17, 40, 60]))
-        state.tables[f"public.t{number}"] = TableState(
+        state.tables[f"public.t{number}"] = table_state(
             state=tables.CATCHING_UP,
             topics=topics,
             since_batch=draw(st.integers(0, 3)),
@@ -157,7 +159,7 @@ def test_turns_bring_every_table_into_the_stream_and_none_twice_over_the_same(
     """A batch reads so much, however many they are; who has waited longest is never left out."""
     state.batch = 3
     places = {
-        name: {topic: dict(begins) for topic, begins in entry.from_offsets.items()}
+        name: {topic: dict(begins) for topic, begins in entry.progress.from_offsets.items()}
         for name, entry in state.tables.items()
     }
     waits = {name: entry.since_batch for name, entry in state.tables.items()}
@@ -172,7 +174,9 @@ def test_turns_bring_every_table_into_the_stream_and_none_twice_over_the_same(
             assert places[name] == {t: state.offsets[t] for t in state.tables[name].topics}
         waiting = state.catching_up()
         turn = catch_up.turn(state, limit=limit, most=most)
-        assert turn == catch_up.turn(tables.decode(tables.encode(state)), limit=limit, most=most)
+        assert turn == catch_up.turn(
+            stored_form.decode(stored_form.encode(state)), limit=limit, most=most
+        )
         assert bool(turn.tables) == bool(waiting)
         if not waiting:
             break
@@ -190,7 +194,7 @@ def test_turns_bring_every_table_into_the_stream_and_none_twice_over_the_same(
             waits[name] = batch
             for topic in state.tables[name].topics:
                 assert turn.start.get(topic, {}).items() <= places[name][topic].items()
-                assert turn.high_waters[topic] == state.tables[name].high_waters[topic]
+                assert turn.high_waters[topic] == state.tables[name].progress.high_waters[topic]
                 places[name][topic] |= turn.end.get(topic, {})
         passed = {
             (t, p): StoredPosition(source_ts=o) for t, e in turn.end.items() for p, o in e.items()
@@ -200,12 +204,12 @@ def test_turns_bring_every_table_into_the_stream_and_none_twice_over_the_same(
             entry = state.tables[name]
             here = places[name] == {t: state.offsets[t] for t in entry.topics}
             assert (entry.state == tables.STREAMING) == here
-            assert here or entry.from_offsets == places[name]
+            assert here or entry.progress.from_offsets == places[name]
     assert all(entry.state == tables.STREAMING for entry in state.tables.values())
 
 
 def catching_up(state: PipelineState, name: str, begin: int, **told) -> None:
-    state.tables[name] = TableState(
+    state.tables[name] = table_state(
         state=tables.CATCHING_UP, topics=[TOPIC], from_offsets={TOPIC: {0: begin}}, **told
     )
 
@@ -236,7 +240,7 @@ def test_tables_at_one_place_of_a_topic_have_one_turn_those_at_another_have_thei
 def test_a_table_that_its_turn_stopped_stays_where_it_was_and_waits_behind_the_others(stopped):
     state = PipelineState(batch=5, offsets={TOPIC: {0: 50}, "other": {0: 9}})
     catching_up(state, "public.a", 10)
-    state.tables["public.b"] = TableState(
+    state.tables["public.b"] = table_state(
         state=tables.CATCHING_UP, topics=["other"], from_offsets={"other": {0: 0}}, since_batch=1
     )
     turn = catch_up.turn(state, limit=100, most=1)
@@ -245,6 +249,6 @@ def test_a_table_that_its_turn_stopped_stays_where_it_was_and_waits_behind_the_o
         setattr(state.tables["public.a"], field, value)
     catch_up.end(state, turn, {})
     entry = state.tables["public.a"]
-    assert (entry.from_offsets, entry.slice_batch) == ({TOPIC: {0: 10}}, 5)
+    assert (entry.progress.from_offsets, entry.progress.slice_batch) == ({TOPIC: {0: 10}}, 5)
     entry.state, state.batch = tables.CATCHING_UP, 6
     assert catch_up.turn(state, limit=100, most=1).tables == ["public.b"]

@@ -10,6 +10,7 @@ from lakemark.state.schema_refresh import Refresh
 from lakemark.state.tables import PipelineState, TableState
 from tests.kit.memory_pipeline import Broker, MemoryCatalog
 from tests.kit.shop import ITEMS, ORDERS, Shop, schema_of
+from tests.kit.table_states import table_state
 from tests.unit.state.test_tables import TOPIC, T, streaming
 
 START = {TOPIC: {0: 10}}
@@ -28,32 +29,36 @@ def pause(table: str = T) -> dict[str, Any]:
 
 def test_a_pause_and_a_resume_keep_the_first_offset_not_applied():
     entry = told(streaming(p0=10), pause()).tables[T]
-    assert (entry.state, entry.code, entry.from_offsets) == (tables.PAUSED, "paused", START)
+    assert (entry.state, entry.code, entry.progress.from_offsets) == (
+        tables.PAUSED,
+        "paused",
+        START,
+    )
     entry = told(streaming(p0=10), pause(), {"type": "table-resume", "table": T}).tables[T]
-    assert (entry.state, entry.from_offsets) == (tables.CATCHING_UP, START)
+    assert (entry.state, entry.progress.from_offsets) == (tables.CATCHING_UP, START)
 
 
 def test_a_skip_waits_for_its_offsets():
     skip = {"type": "table-skip", "table": T, "offsets": {TOPIC: {"0": 12}}}
-    assert told(streaming(p0=10), pause(), skip).tables[T].skip_to == {TOPIC: {0: 12}}
-    assert told(streaming(p0=10), skip).tables[T].skip_to is None, "it runs"
+    assert told(streaming(p0=10), pause(), skip).tables[T].progress.skip_to == {TOPIC: {0: 12}}
+    assert told(streaming(p0=10), skip).tables[T].progress.skip_to is None, "it runs"
 
 
 def test_keys_that_were_read_again_are_no_longer_in_doubt_and_others_are():
     state = streaming(p0=10)
-    tables.note_reread(state.tables[T], ["[1]", "[2]"], batch=3)
+    state.tables[T].repair.doubt_keys(["[1]", "[2]"], batch=3)
     told(state, {"type": "table-read", "table": T, "until": 3, "keys": ["[1]"]})
-    assert state.tables[T].reread_keys == {"[2]": 3}
+    assert state.tables[T].repair.reread_keys == {"[2]": 3}
     told(state, {"type": "table-read", "table": T, "until": 3})
-    assert state.tables[T].reread_keys == {}
+    assert state.tables[T].repair.reread_keys == {}
 
 
 def test_a_table_is_in_doubt_and_an_epoch_begins():
     lost = {"type": "table-resnapshot", "table": T, "reason": "a gap"}
     state = told(streaming(p0=10), lost, {"type": "new-epoch"})
-    assert told(streaming(p0=10), lost).tables[T].resnapshot == "a gap"
+    assert told(streaming(p0=10), lost).tables[T].repair.resnapshot == "a gap"
     assert state.epochs == [START]
-    assert "epoch" in state.tables[T].resnapshot
+    assert "epoch" in state.tables[T].repair.resnapshot
 
 
 def test_runs_are_armed_in_between():
@@ -72,7 +77,10 @@ def test_a_table_that_may_be_read_just_now_is_read_anew():
     doubt = {"type": "table-resnapshot", "table": "public.new", "reason": "it was rewritten"}
     start = {"type": "run-start", "run": "r1", "tables": ["public.new"]}
     entry = told(streaming(p0=10), start, doubt).tables["public.new"]
-    assert (entry.resnapshot, entry.resnapshot_since >= 0) == ("it was rewritten", True)
+    assert (entry.repair.resnapshot, entry.repair.resnapshot_since >= 0) == (
+        "it was rewritten",
+        True,
+    )
     assert "public.new" not in told(streaming(p0=10), doubt).tables
 
 
@@ -93,7 +101,7 @@ def test_a_stop_is_obeyed_unless_a_person_has_paused_the_table():
         "r",
         "h",
     )
-    assert stopped.from_offsets == {TOPIC: {0: 10}}
+    assert stopped.progress.from_offsets == {TOPIC: {0: 10}}
     assert told(streaming(p0=10), pause(), stop).tables[T].code == "paused"
     assert told(streaming(p0=10), {**stop, "code": ""}).tables[T].state == "streaming"
     new = told(streaming(p0=10), {**stop, "table": "public.new"}).tables["public.new"]
@@ -102,14 +110,14 @@ def test_a_stop_is_obeyed_unless_a_person_has_paused_the_table():
 
 def test_a_table_without_rows_and_events_is_complete_when_a_run_has_read_it():
     read = {"type": "table-read", "table": "public.empty", "until": -1}
-    assert told(streaming(p0=10), read).tables["public.empty"].complete == "snapshot"
+    assert told(streaming(p0=10), read).tables["public.empty"].repair.complete == "snapshot"
     assert "public.empty" not in told(streaming(p0=10), {**read, "keys": ["[1]"]}).tables
     assert "" not in told(streaming(p0=10), {**read, "table": ""}).tables
 
 
 # --- a new checkpoint beside old records ------------------------------------------------------
 
-PAUSED = TableState(state="paused", topics=[TOPIC], from_offsets={TOPIC: {0: 7}}, rows=3)
+PAUSED = table_state(state="paused", topics=[TOPIC], from_offsets={TOPIC: {0: 7}}, rows=3)
 RUNS = TableState(topics=[TOPIC])
 
 
@@ -144,12 +152,12 @@ def test_a_new_checkpoint_keeps_what_people_have_not_taken_back(name: str):
     assert list(state.tables) == ([T] if stays else [])
     if stays:
         found = state.tables[T]
-        assert (found.state, found.code, found.from_offsets) == (
+        assert (found.state, found.code, found.progress.from_offsets) == (
             "paused",
             "paused",
             {TOPIC: {0: 4}},
         )
-        assert found.rows == entry.rows
+        assert found.size.rows == entry.size.rows
         assert T in found.hint
 
 
@@ -206,10 +214,10 @@ def test_a_policy_s_rebuild_leaves_a_table_alone_that_a_person_or_another_error_
     was = entry.state, entry.code
     refresh = Refresh(MemoryCatalog({}), {})
     carry_out([record], state, before=PipelineState(), start={}, refresh=refresh)
-    assert bool(entry.rebuild) == rebuilt
+    assert bool(entry.files.rebuild) == rebuilt
     if not rebuilt:
         assert (entry.state, entry.code) == was
-        assert bool(entry.resnapshot) == (not code), "what the look saw is not forgotten"
+        assert bool(entry.repair.resnapshot) == (not code), "what the look saw is not forgotten"
 
 
 def test_a_policy_s_rebuild_takes_no_pause_back_in_a_new_checkpoint():

@@ -6,7 +6,9 @@ from lakemark.errors import EXPIRED
 from lakemark.model.offsets import EARLIEST
 from lakemark.state import data_loss
 from lakemark.state.data_loss import DELETED, RECREATED, Held
-from lakemark.state.tables import PipelineState, StoredPosition, TableState
+from lakemark.state.table_parts import StoredPosition
+from lakemark.state.tables import PipelineState, TableState
+from tests.kit.table_states import table_state
 
 TOPIC, OTHER = "shop.public.orders", "shop.public.things"
 TABLE = "public.orders"
@@ -65,7 +67,7 @@ def test_a_topic_whose_id_nobody_remembers_is_told_by_its_end():
 
 def test_a_table_that_stopped_wants_what_lies_before():
     now = state(p0=10)
-    now.tables[TABLE].from_offsets = {TOPIC: {0: 4}}
+    now.tables[TABLE].progress.from_offsets = {TOPIC: {0: 4}}
     assert data_loss.gaps(now, KNOWN, held([4], [10])) == []
     assert codes(data_loss.gaps(now, KNOWN, held([5], [10]))) == [(EXPIRED, (TABLE,))]
 
@@ -85,7 +87,7 @@ def test_a_new_partition_misses_what_is_gone():
 
 def test_a_table_that_begins_at_the_first_record_hides_no_gap_of_its_topic():
     now = state(p0=4)
-    now.tables[TABLE].from_offsets = {TOPIC: {0: EARLIEST}}
+    now.tables[TABLE].progress.from_offsets = {TOPIC: {0: EARLIEST}}
     assert codes(data_loss.gaps(now, KNOWN, held([5], [10]))) == [(EXPIRED, (TABLE,))]
 
 
@@ -112,10 +114,10 @@ def test_the_state_begins_again_where_the_topic_does():
         OTHER: {0: StoredPosition("cc", 1)},
     }
     now.high_waters = dict(waters)
-    now.tables[TABLE].from_offsets = {TOPIC: {0: 4, 1: 4}}
+    now.tables[TABLE].progress.from_offsets = {TOPIC: {0: 4, 1: 4}}
     data_loss.begin_again(now, {TOPIC: {0: 7, 1: 0}})
     assert now.offsets == {TOPIC: {0: 7, 1: 0}, OTHER: {0: 5}}
-    assert now.tables[TABLE].from_offsets == {TOPIC: {0: 7, 1: 0}}
+    assert now.tables[TABLE].progress.from_offsets == {TOPIC: {0: 7, 1: 0}}
     assert now.high_waters == waters, "a connector that goes on sends some events again"
     assert data_loss.gaps(now, KNOWN, held([7, 0], [8, 1])) == []
 
@@ -140,8 +142,10 @@ def test_what_was_said_of_a_topics_offsets_is_said_of_no_other_topic_of_the_name
 def test_high_waters_of_a_stopped_table_go_where_keys_are_in_other_partitions():
     now = state(p0=10)
     waters = {TOPIC: {0: StoredPosition("aa", 1)}}
-    now.tables[TABLE] = TableState(topics=[TOPIC], from_offsets={TOPIC: {0: 4}}, high_waters=waters)
+    now.tables[TABLE] = table_state(
+        topics=[TOPIC], from_offsets={TOPIC: {0: 4}}, high_waters=waters
+    )
     data_loss.begin_again(now, {TOPIC: {0: 0}}, anew={TOPIC})
-    assert now.tables[TABLE].high_waters == {TOPIC: {0: StoredPosition("aa", 1)}}
+    assert now.tables[TABLE].progress.high_waters == {TOPIC: {0: StoredPosition("aa", 1)}}
     data_loss.begin_again(now, {TOPIC: {0: 0, 1: 0}}, anew={TOPIC})
-    assert now.tables[TABLE].high_waters == {}
+    assert now.tables[TABLE].progress.high_waters == {}

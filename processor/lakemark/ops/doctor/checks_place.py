@@ -85,7 +85,7 @@ def _wanted(state: PipelineState) -> Offsets:
     """The first offset that is still wanted, by topic and partition."""
     wanted = {topic: dict(partitions) for topic, partitions in state.offsets.items()}
     for entry in state.tables.values():
-        for topic, partitions in entry.from_offsets.items():
+        for topic, partitions in entry.progress.from_offsets.items():
             for partition, offset in partitions.items():
                 if topic in wanted and offset >= 0:  # below: Kafka's own words, such as earliest
                     known = wanted[topic].get(partition, offset)

@@ -66,7 +66,7 @@ def target(
     It never raises what the sink raises: that stands in it.
     """
     engine = plans.engine_of(config, table, entry)
-    path = folder_of(config.lake, table, entry.rebuild)
+    path = folder_of(config.lake, table, entry.files.rebuild)
     try:
         if schema is not None:
             _require_kept(schema)
@@ -79,8 +79,8 @@ def target(
             sink.require_writable()
         if schema is None:
             return Target(path, "follow", engine)
-        require_key(table, path, entry.key, schema.key)
-        policy = FOLLOWS if entry.rebuild else config.lake.policy_of(table)
+        require_key(table, path, entry.files.key, schema.key)
+        policy = FOLLOWS if entry.files.rebuild else config.lake.policy_of(table)
         deletes = config.lake.deletes_of(table)
         return _fitted(sink, path, schema, policy, deletes=deletes, engine=engine)
     except LakemarkError as error:

@@ -152,7 +152,9 @@ class _Known:
             )
         if target.action == "rebuild" and (why := self._source.refused.get(name)) is not None:
             target = replace(target, action="stop", hint=f"no snapshot can be taken of it: {why}")
-        key = schema.key if schema else tuple(entry.key) if entry and entry.key else None
+        key = (
+            schema.key if schema else tuple(entry.files.key) if entry and entry.files.key else None
+        )
         exists = topic in self._log.known.ends
         state = entry.state if entry else ""
         return PlannedTable(name, topic, exists, key, origin, target, state, waiting)
