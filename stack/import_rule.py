@@ -84,7 +84,7 @@ EDGES: Final[Mapping[str, str]] = {
     "sink": "apply formats",
     "sink.delta": (
         "chunk_files commits data_files deletion_vectors deletion_vectors_rows delta_format "
-        "delta_rs failures log_table maintenance object_client pending rebuild schema_evolution "
+        "delta_rs failures maintenance object_client pending rebuild schema_evolution "
         "spark_merge spark_merge_driver staging table_actions table_log table_reader table_store"
     ),
     "sink.output": "dead_letter flushing publisher transaction writers",

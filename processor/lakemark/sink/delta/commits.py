@@ -29,7 +29,7 @@ from lakemark.errors import TableError
 from lakemark.sink.delta import table_log
 from lakemark.sink.delta.engines import DELETION_VECTORS, ENGINE, NAMES, SPARK_MERGE, TASK_MERGE
 from lakemark.sink.delta.failures import Conflict, busy, told, unsupported_feature
-from lakemark.sink.delta.log_table import LogTable, Opened
+from lakemark.sink.delta.table_log import LogTable, Opened
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.table_sink import MergeResult, TableSize
 from lakemark.sink.versions import batch_of

@@ -45,8 +45,7 @@ from lakemark.sink.delta.deletion_vectors_rows import Finder, Hits, files_of
 from lakemark.sink.delta.engines import DELETION_VECTORS
 from lakemark.sink.delta.failures import Conflict, told
 from lakemark.sink.delta.key_index import KeyWords
-from lakemark.sink.delta.log_table import Opened
-from lakemark.sink.delta.table_log import Action, DataFile, TableFiles
+from lakemark.sink.delta.table_log import Action, DataFile, Opened, TableFiles
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.names import CDC, OWN_FOLDER
 from lakemark.sink.row_rules import Flags, PairDecision

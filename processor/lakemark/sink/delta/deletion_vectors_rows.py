@@ -15,8 +15,7 @@ from lakemark.sink.delta.commits import Options, open_table
 from lakemark.sink.delta.data_files import LakeKey, Places, index_of, key_ranges
 from lakemark.sink.delta.failures import told
 from lakemark.sink.delta.key_index import KeyWords, lookup
-from lakemark.sink.delta.log_table import LogTable, Opened
-from lakemark.sink.delta.table_log import DataFile, TableFiles
+from lakemark.sink.delta.table_log import DataFile, LogTable, Opened, TableFiles
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.names import CDC, sources_of
 from lakemark.sink.row_rules import Flags

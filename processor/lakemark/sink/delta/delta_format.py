@@ -33,8 +33,8 @@ from lakemark.sink.delta import (
 from lakemark.sink.delta.chunk_files import ChunkFileWriter, InFile, fits, loader, placed
 from lakemark.sink.delta.engines import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
 from lakemark.sink.delta.failures import told
-from lakemark.sink.delta.log_table import LogTable, Opened
 from lakemark.sink.delta.pending import Halves
+from lakemark.sink.delta.table_log import LogTable, Opened
 from lakemark.sink.delta.table_reader import DeltaReader
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan

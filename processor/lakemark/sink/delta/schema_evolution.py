@@ -24,7 +24,7 @@ from lakemark.sink.delta import table_log
 from lakemark.sink.delta.commits import Options, conditional, existing, open_table, retried
 from lakemark.sink.delta.engines import TASK_MERGE
 from lakemark.sink.delta.failures import told
-from lakemark.sink.delta.log_table import Opened
+from lakemark.sink.delta.table_log import Opened
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.names import CDC, column_names, field_named, quoted, sources_of
 from lakemark.sink.table_sink import SchemaPlan
