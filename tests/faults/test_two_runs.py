@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lakemark.settings.config import load
-from lakemark.sink.versions import batch_of
+from lakemark.sink.table_sink import batch_of
 from lakemark.state import checkpoint
 from stack import every_type, shop
 from stack.lakemark_process import LakemarkProcess

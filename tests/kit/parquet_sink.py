@@ -35,8 +35,7 @@ from lakemark.sink.names import (
     sources_of,
 )
 from lakemark.sink.resolve import Part
-from lakemark.sink.table_sink import MergeResult, SchemaPlan, TableSize
-from lakemark.sink.versions import batch_of
+from lakemark.sink.table_sink import MergeResult, SchemaPlan, TableSize, batch_of
 from lakemark.sink.write_set import prepare
 from tests.kit.write_sets import Change, Model, Row
 

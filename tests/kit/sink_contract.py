@@ -24,8 +24,7 @@ from lakemark.model.evolution import Evolution
 from lakemark.model.fills import Fill, packed
 from lakemark.sink.names import rebuild_path
 from lakemark.sink.table_format import TableFormat
-from lakemark.sink.table_sink import MergeResult, TableSink
-from lakemark.sink.versions import version_of
+from lakemark.sink.table_sink import MergeResult, TableSink, version_of
 from tests.kit.write_sets import (
     Change,
     Model,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
-from lakemark.sink import apply, names, versions
+from lakemark.sink import apply, names, table_sink
 from lakemark.state import tables
 from tests.kit.log_model import TABLE, TOPIC, Database, Shape, shapes, table_schema
 from tests.kit.log_records import Connector
@@ -134,7 +134,7 @@ def test_the_table_equals_the_source_whatever_happens_to_the_pipeline(
 
 @pytest.mark.slow
 def test_batches_told_by_their_number_alone_would_be_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr(versions, "version_of", lambda batch, *_: (batch + 1) << 32)
+    monkeypatch.setattr(table_sink, "version_of", lambda batch, *_: (batch + 1) << 32)
     shape = Shape(partitions=2, transactions=12, keys=4)
     for seed in range(36, 96):  # the first shows it, as long as histories are drawn as they are
         root = tmp_path / str(seed)

@@ -12,7 +12,7 @@
 7. Join small files and vacuum, once there are many: changes no row.
 
 A crash between any two of them is followed by the whole batch again, with the same outcome; or, if
-the batch has become another one (`versions.version_of`), with the outcome of that one.
+the batch has become another one (`table_sink.version_of`), with the outcome of that one.
 
 What a format and an engine do at each step is their `TableSink`'s. One that does not merge in the
 task takes the same way up to 5; then the write set is staged beside the table, and the driver
@@ -36,7 +36,7 @@ from lakemark.errors import LakemarkError, TableError
 from lakemark.model import change_batch, chunk_batch, fills
 from lakemark.model.evolution import TypesError, joined, way_on
 from lakemark.model.fills import Fill
-from lakemark.sink import formats, key_ends, schema_changes, versions
+from lakemark.sink import formats, key_ends, schema_changes, table_sink
 from lakemark.sink import resolve as resolving
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
 from lakemark.sink.names import CDC, OWN
@@ -200,7 +200,7 @@ class _Work:
         sink.open()
         ids = list(dict.fromkeys([plan.app_id(outcome.table), plan.app_id(outcome.table, STREAM)]))
         found = [sink.recorded(app_id) for app_id in ids]
-        recorded, batch = versions.newest(found, own.path, batch=plan.batch)
+        recorded, batch = table_sink.newest_recorded(found, own.path, batch=plan.batch)
         earlier = sink.opened
         if batch == plan.batch or not own.written:
             earlier = sink.before(ids, plan.batch if own.written else 0)
@@ -240,7 +240,7 @@ class _Work:
             recorded = sink.recorded(plan.app_id(self.outcome.table, own.recorded_as))
         if recorded is None and not sink.opened.size().files:
             return True
-        versions.require(recorded, own.recorded, path=own.path, table=self.outcome.table)
+        table_sink.require_recorded(recorded, own.recorded, path=own.path, table=self.outcome.table)
         return False
 
     def check_key(self) -> None:
@@ -262,11 +262,11 @@ class _Work:
         A truncate before a merge is never left out: done twice, it removes nothing more.
         """
         plan, outcome = self.plan, self.outcome
-        version = versions.version_of(plan.batch, _content(self.parts), recorded)
+        version = table_sink.version_of(plan.batch, _content(self.parts), recorded)
         if version == recorded or not outcome.truncate:
             return version
         cut = self.sink.recorded(plan.cut_id(outcome.table))
-        return versions.version_above(version, cut)
+        return table_sink.version_above(version, cut)
 
     def fit(self) -> bool:
         """Step 2: the table can hold the rows now; False if there are none, and no table."""

@@ -110,7 +110,7 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         step: the step that it is of.
-        version: what is recorded with its commits, see `versions.version_of`.
+        version: what is recorded with its commits, see `table_sink.version_of`.
         partial: whether an event lacked a column.
         pending: whether halves of key changes wait beside the table now.
         lost: halves of earlier batches are not there any more.

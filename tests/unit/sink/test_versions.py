@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.sink.versions import batch_of, version_of
+from lakemark.sink.table_sink import batch_of, version_of
 
 BATCHES = st.integers(0, 1 << 30)
 CONTENTS = st.integers(0, (1 << 20) - 1)

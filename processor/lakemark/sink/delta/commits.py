@@ -31,8 +31,7 @@ from lakemark.sink.delta.engines import DELETION_VECTORS, ENGINE, NAMES, SPARK_M
 from lakemark.sink.delta.failures import Conflict, busy, told, unsupported_feature
 from lakemark.sink.delta.table_log import LogTable, Opened
 from lakemark.sink.delta.table_store import TableStore
-from lakemark.sink.table_sink import MergeResult, TableSize
-from lakemark.sink.versions import batch_of
+from lakemark.sink.table_sink import MergeResult, TableSize, batch_of
 
 FORGETS: Final = "delta.setTransactionRetentionDuration"
 """A table with this property drops what is recorded for batches, after a while."""
