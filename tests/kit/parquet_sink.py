@@ -35,7 +35,7 @@ from lakemark.sink.names import (
     sources_of,
 )
 from lakemark.sink.resolve import Part
-from lakemark.sink.table_sink import MergeResult, SchemaPlan, TableSize, batch_of
+from lakemark.sink.table_sink import MergeResult, SchemaPlan, TableSize, batch_of, schema_plan
 from lakemark.sink.write_set import prepare
 from tests.kit.write_sets import Change, Model, Row
 
@@ -140,9 +140,7 @@ class ParquetSink:
     def plan(self, schema: pa.Schema, table: str) -> SchemaPlan:
         assert self.opened is not None
         owner = self.opened.said["table"] or None
-        return schema_changes.needed(
-            self.opened.schema(), owner, schema, path=self.path, table=table
-        )
+        return schema_plan(self.opened.schema(), owner, schema, path=self.path, table=table)
 
     def fits(self) -> bool:
         return True

@@ -179,12 +179,15 @@ class _Work:
     ) -> "_Work":
         """What the packets say, and what waits for them."""
         own = plan.tables.get(table) or plan.new_table(table)
-        parts = schema_changes.without_truncates(parts, own.policy)
+        truncates = _truncates(parts)
+        if truncates:
+            parts = schema_changes.without_truncates(parts, own.policy)
+            truncates = _truncates(parts)
         key = change_batch.key_columns(part.packet for part in parts).names
         made_by = formats.format_named(plan.format)
         sink = made_by.sink_of(own.path, own.engine, plan.options, query=plan.query)
         outcome = TableOutcome(table, key=list(key), engine=sink.engine, step=plan.step)
-        outcome.truncate = _truncate(parts, own.floor)
+        outcome.truncate = _newer(truncates, own.floor)
         outcome.key_ends = key_ends.key_ends(_keys(parts), _key_types(parts, key))
         outcome.partial = any(resolving.is_partial(part.packet) for part in parts)
         if own.pending_over >= 0:
@@ -291,7 +294,7 @@ class _Work:
         """
         own, table = self.own, self.outcome.table
         by_source = [part for part in self.parts if not part.is_sweep]
-        if self.outcome.truncate and _truncate(by_source, own.floor):
+        if self.outcome.truncate and _newer(_truncates(by_source), own.floor):
             schema_changes.require_truncate(table, own.policy)
         schema = self.schema = _schema(self.parts, own, table)
         if schema is None or self.sink.opened is None:
@@ -299,12 +302,14 @@ class _Work:
         if len(set(schema.names)) < len(schema.names) or {*schema.names} & OWN - {CDC}:
             return  # `ensure` says why not
         needed = self.sink.plan(schema, table)
-        followed = schema_changes.followed(schema, needed, own.policy, table)
-        if not followed.equals(schema):
-            self.schema, self.is_narrowed = followed, True
-            self.left = {*schema.names} - {*followed.names}
-            needed = self.sink.plan(followed, table)
-        schema_changes.require_seen(table, [needed.sources[f.name] for f in needed.added], own.seen)
+        if needed.added or needed.widened:
+            followed = schema_changes.followed(schema, needed, own.policy, table)
+            if not followed.equals(schema):
+                self.schema, self.is_narrowed = followed, True
+                self.left = {*schema.names} - {*followed.names}
+                needed = self.sink.plan(followed, table)
+            added = [needed.sources[f.name] for f in needed.added]
+            schema_changes.require_seen(table, added, own.seen)
         self.is_fit = not (needed.added or needed.widened or needed.members)
 
     def publish_rows(self) -> None:
@@ -478,16 +483,20 @@ def _texts(keys: frozenset[bytes]) -> list[str]:
     return sorted(key.decode("utf-8", "replace") for key in keys)
 
 
-def _truncate(parts: Sequence[Part], floor: bytes | None) -> bytes:
-    """Position of the newest truncate among the packets, if it is a new one; else empty."""
-    found = [
+def _truncates(parts: Sequence[Part]) -> list[bytes]:
+    """Positions of the truncates among the packets."""
+    return [
         position
         for part in parts
         for position in part.packet.column("position")
         .filter(pc.equal(part.packet.column("record"), change_batch.TRUNCATE))
         .to_pylist()
     ]
-    newest = max(found, default=b"")
+
+
+def _newer(truncates: Sequence[bytes], floor: bytes | None) -> bytes:
+    """Position of the newest truncate, if it is a new one; else empty."""
+    newest = max(truncates, default=b"")
     return newest if floor is None or newest > floor else b""
 
 

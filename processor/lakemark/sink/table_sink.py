@@ -19,7 +19,8 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from lakemark.errors import TableError
-from lakemark.model.evolution import Evolution
+from lakemark.model.evolution import Evolution, compare, way_on
+from lakemark.sink.names import CDC, column_names, field_named, sources_of
 from lakemark.sink.resolve import Part
 
 
@@ -79,6 +80,56 @@ class SchemaPlan:
         """Adds what was done to `applied`, under the source's names."""
         applied.added.extend(f.with_name(self.sources[f.name]) for f in self.added)
         applied.widened.extend((self.sources[n], was, kind) for n, was, kind in self.widened)
+
+
+def schema_plan(
+    old: pa.Schema, owner: str | None, schema: pa.Schema, *, path: str, table: str = ""
+) -> SchemaPlan:
+    """Return what a table needs to hold rows of `schema`.
+
+    Args:
+        old: the table's, with the source's names in the fields' metadata (`names.field_named`).
+        owner: ``schema.table`` of the source that it was made for; None = it does not say.
+        schema: source columns under their own names, and `_cdc`.
+        path: the table's folder.
+        table: ``schema.table`` of the source; empty = any.
+
+    Raises:
+        TableError: `schema-incompatible` names each column, its old and its new type;
+            `path-clash`: the folder belongs to another source table.
+    """
+    if table and owner not in {None, table}:
+        raise TableError(
+            f"{path} belongs to {owner}, not to {table}",
+            code="path-clash",
+            hint=f"set lake.tables.{table}.path to a folder of its own, start again, and "
+            f"`lakemark table resume {table}`",
+        )
+    known = {source: name for name, source in sources_of(old).items()}
+    names = {**column_names((n for n in schema.names if n != CDC), known), CDC: CDC}
+    back = {name: source for source, name in names.items()}
+    found = compare(old, pa.schema([field_named(f, names[f.name]) for f in schema]))
+    if found.incompatible:
+        raise _incompatible(path, found, back, table)
+    members = [f for name, was, kind in found.widened if name == CDC for f in _new(was, kind)]
+    return SchemaPlan(found.added, members, [w for w in found.widened if w[0] != CDC], back)
+
+
+def _new(was: pa.StructType, kind: pa.StructType) -> list[pa.Field]:
+    known = {f.name for f in was}
+    return [f for f in kind if f.name not in known]
+
+
+def _incompatible(path: str, found: Evolution, back: dict[str, str], table: str) -> TableError:
+    changes = "; ".join(
+        f"column {back.get(name, name)!r} from {was} to {kind} ({why})"
+        for name, was, kind, why in found.incompatible
+    )
+    return TableError(
+        f"{path} cannot follow its source: {changes}",
+        code="schema-incompatible",
+        hint=way_on(table or "TABLE", path),
+    )
 
 
 class TableVersion(Protocol):

@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -41,7 +41,7 @@ from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.sink.names import sources_of
 from lakemark.sink.resolve import Part
 from lakemark.sink.table_format import Replaced
-from lakemark.sink.table_sink import MergeResult, SchemaPlan, TableSink, TableSize
+from lakemark.sink.table_sink import MergeResult, SchemaPlan, TableSink, TableSize, schema_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +71,22 @@ class TaskMergeSink:
     Attributes:
         path: the table's folder.
         options: storage options of delta-rs.
-        pending: what waits beside it.
+        query: the query's id.
         opened: see `TableSink.opened`.
     """
 
     path: str
     options: dict[str, str]
     query: str
-    pending: Halves = field(init=False)
     opened: DeltaVersion | None = None
 
     engine = TASK_MERGE
     merges = True
 
-    def __post_init__(self) -> None:
-        """What waits beside it is read and written as the engine does it."""
-        self.pending = Halves(self.path, self.query, self.options, self.engine)
+    @property
+    def pending(self) -> Halves:
+        """What waits beside it, read and written as the engine does it."""
+        return Halves(self.path, self.query, self.options, self.engine)
 
     def open(self) -> None:
         """Look at the newest version."""
@@ -126,7 +126,8 @@ class TaskMergeSink:
     def plan(self, schema: pa.Schema, table: str) -> SchemaPlan:
         """Return what it needs for rows of a schema."""
         target = self._table or commits.existing(self.path, self.options, engine=self.engine)
-        return schema_evolution.plan(target, self.path, schema, table)
+        now, owner = pa.schema(target.schema().to_arrow()), target.metadata().name
+        return schema_plan(now, owner, schema, path=self.path, table=table)
 
     def fits(self) -> bool:
         """Return whether it is one of the engine's: all tables become so by being written."""

@@ -27,7 +27,7 @@ from lakemark.sink.delta.failures import told
 from lakemark.sink.delta.table_log import Opened
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.names import CDC, column_names, field_named, quoted, sources_of
-from lakemark.sink.table_sink import SchemaPlan
+from lakemark.sink.table_sink import SchemaPlan, schema_plan
 
 # Files small enough that a merge of few keys rewrites little, large enough to read fast.
 TARGET_FILE_BYTES: Final = 33_554_432
@@ -130,9 +130,9 @@ def _skipped_by(kind: pa.DataType) -> bool:
 
 
 def plan(target: Opened, path: str, schema: pa.Schema, table: str = "") -> SchemaPlan:
-    """What `target` needs to hold rows of `schema`, see `schema_changes.needed`."""
+    """What `target` needs to hold rows of `schema`, see `schema_plan`."""
     old = pa.schema(target.schema().to_arrow())
-    return schema_changes.needed(old, target.metadata().name, schema, path=path, table=table)
+    return schema_plan(old, target.metadata().name, schema, path=path, table=table)
 
 
 def _evolve(
