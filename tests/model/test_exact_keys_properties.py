@@ -16,8 +16,7 @@ from lakemark.converters.json.keys import canonical_keys, out_of_range
 from lakemark.errors import TableError
 from lakemark.model import civil
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.key import canonical_from_columns, stored
-from lakemark.sink import key_ends
+from lakemark.model.key import canonical_from_columns, check_ends, key_ends, stored
 from tests.kit.handling_modes import MODES
 from tests.kit.nightly import examples
 
@@ -198,13 +197,13 @@ def told_apart(chunk, keys):
     lake = canonical_from_columns([chunk.rows.column(c.name) for c in columns], columns)
     types = {c.name: c.type for c in columns}
     assert lake.to_pylist() == [stored(key, list(types.values())) for key in keys]
-    ends = key_ends.key_ends([pa.chunked_array([keys], pa.binary())], types)
+    ends = key_ends([pa.chunked_array([keys], pa.binary())], types)
     apart = len(set(lake.to_pylist())) == len(keys)
     if apart:
-        key_ends.check(TABLE, "/lake/t", ends, types)
+        check_ends(TABLE, "/lake/t", ends, types)
     else:
         with pytest.raises(TableError) as caught:
-            key_ends.check(TABLE, "/lake/t", ends, types)
+            check_ends(TABLE, "/lake/t", ends, types)
         assert caught.value.code == "key-ambiguous"
 
 
@@ -231,7 +230,7 @@ def test_an_infinity_is_found_in_its_own_column(data, texts):
         if day == value
     }
     types = {c.name: c.type for c in chunk.schema.columns}
-    assert key_ends.key_ends([chunk.keys], types) == sorted(told_apart_ends)
+    assert key_ends([chunk.keys], types) == sorted(told_apart_ends)
     given_back = [key for key, day in zip(chunk.keys.to_pylist(), days, strict=True) if day == LATE]
     assert [text[1] for text in key_texts(given_back, chunk.schema.columns)] == [LATE] * len(given_back)  # fmt: skip
 

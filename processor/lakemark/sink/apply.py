@@ -36,7 +36,8 @@ from lakemark.errors import LakemarkError, TableError
 from lakemark.model import change_batch, chunk_batch, fills
 from lakemark.model.evolution import TypesError, joined, way_on
 from lakemark.model.fills import Fill
-from lakemark.sink import formats, key_ends, schema_changes, table_sink
+from lakemark.model.key import check_ends, key_ends
+from lakemark.sink import formats, schema_changes, table_sink
 from lakemark.sink import resolve as resolving
 from lakemark.sink.lake_plan import STREAM, LakePlan, TableOutcome, TablePlan
 from lakemark.sink.names import CDC, OWN
@@ -188,7 +189,7 @@ class _Work:
         sink = made_by.sink_of(own.path, own.engine, plan.options, query=plan.query)
         outcome = TableOutcome(table, key=list(key), engine=sink.engine, step=plan.step)
         outcome.truncate = _newer(truncates, own.floor)
-        outcome.key_ends = key_ends.key_ends(_keys(parts), _key_types(parts, key))
+        outcome.key_ends = key_ends(_keys(parts), _key_types(parts, key))
         outcome.partial = any(resolving.is_partial(part.packet) for part in parts)
         if own.pending_over >= 0:
             sink.pending.remove(own.pending_over, own.pending_over_step)
@@ -255,7 +256,7 @@ class _Work:
         was, now, outcome = self.own.key, self.outcome.key, self.outcome
         known = () if outcome.made else self.own.key_ends
         kinds = _key_types(self.parts, now)
-        key_ends.check(outcome.table, self.own.path, {*known, *outcome.key_ends}, kinds)
+        check_ends(outcome.table, self.own.path, {*known, *outcome.key_ends}, kinds)
         if self.sink.opened is not None and now:
             require_key(outcome.table, self.own.path, was, now)
 

@@ -35,7 +35,7 @@ class TablePlan:
         stale: canonical keys whose rows miss an event; None = any row may.
         key: columns by which the rows that are there are told apart; empty = not known.
         written: whether an earlier batch of this query has had it in hand.
-        key_ends: what the ends of its key columns' ranges stand for, see `sink.key_ends`.
+        key_ends: what the ends of its key columns' ranges stand for, see `model.key`.
         recorded: batch of the newest commit that the table must have; -1 = not known.
         recorded_as: last part of the app id under which it is recorded.
         policy: what it does when the schema of its source changes.

@@ -238,7 +238,7 @@ class WrittenFiles(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         key: columns that its rows are found by.
-        key_ends: what the ends of its key columns' ranges stand for, see `sink.key_ends`.
+        key_ends: what the ends of its key columns' ranges stand for, see `model.key`.
         engine: what has written them; empty = nothing has.
         recorded: batch of the newest commit that the table must have; -1 = not known.
         recorded_as: last part of the app id under which it is recorded.
