@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lakemark.converters.json.compiled.images import typed
+from lakemark.converters.json.fast_path import typed
 from lakemark.converters.json.rows import decode_rows
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakemark.converters.json.compiled.images import typed
+from lakemark.converters.json.fast_path import typed
 from lakemark.converters.json.rows import decode_rows
 from tests.kit.images import assert_same_or_left, placed
 from tests.kit.row_images import DECIMAL, ENCODE, MODES, TYPES, field, golden, table
