@@ -95,6 +95,11 @@ class KeyArrived:
 Step = NetChange | KeyLeft | KeyArrived
 
 
+def net_of(step: Step) -> NetChange:
+    """The net of a step."""
+    return step if isinstance(step, NetChange) else step.net
+
+
 @dataclass(frozen=True, slots=True)
 class RowState:
     """A key's row on its way through the steps.

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakemark.model import change_batch, net_change, positions
-from lakemark.model.net_change import KeyArrived, KeyLeft, NetChange, RowState, Step
+from lakemark.model.net_change import KeyArrived, KeyLeft, NetChange, RowState, Step, net_of
 from lakemark.sink.row_images import RowImages
 
 Same = Callable[[NetChange, NetChange], bool]
@@ -32,11 +32,6 @@ class Special:
     row: int
     steps: list[Step] = field(default_factory=list)
     fills: list[NetChange] = field(default_factory=list)
-
-
-def net_of(step: Step) -> NetChange:
-    """The net of a step."""
-    return step if isinstance(step, NetChange) else step.net
 
 
 @dataclass(slots=True)

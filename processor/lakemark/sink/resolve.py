@@ -29,8 +29,8 @@ import pyarrow.compute as pc
 from lakemark.model import change_batch, net_change, positions
 from lakemark.model.change_batch import SWEEPS
 from lakemark.model.chunk_batch import Filed
-from lakemark.model.net_change import KeyArrived, KeyLeft, NetChange, Step
-from lakemark.sink.key_changes import PendingKeyChanges, Special, below, net_of
+from lakemark.model.net_change import KeyArrived, KeyLeft, NetChange, Step, net_of
+from lakemark.sink.key_changes import PendingKeyChanges, Special, below
 from lakemark.sink.names import CDC
 from lakemark.sink.row_images import RowImages, cdc_type
 
@@ -128,20 +128,23 @@ def resolve(
         truncate = None  # one that comes again
     floor = truncate or floor
     batch = _Batch(ordered, floor)
-    if stale is not None:
-        stale |= _missed(tables)
-    waiting = PendingKeyChanges(pool, floor, settled, horizon or b"", stale)
-    if pending is not None:
-        waiting.load(pending, pool.offsets[-1])
     if not (partial or any(is_partial(table) for table in tables)):
         batch.fills.clear()
+    waiting = None
+    if pending is not None or not batch.is_composed():
+        missed = None if stale is None else stale | _missed(tables)
+        waiting = PendingKeyChanges(pool, floor, settled, horizon or b"", missed)
+    if waiting is not None and pending is not None:
+        waiting.load(pending, pool.offsets[-1])
     nets, special = batch.compose(waiting)
-    if special:
+    if waiting is not None and special:
         nets += waiting.settle(special, _read(special, pool, read_rows, floor))
     write_set = pool.simple_rows(batch.plain)
     if nets:
         write_set = pa.concat_tables([write_set, pool.net_rows(nets)])
     unknown = sum(1 for net in nets if (net.missing if net.base else net.unavailable))
+    if waiting is None:
+        return Resolution(write_set, truncate, None, unknown, batch.dropped)
     left = waiting.pack()
     return Resolution(
         write_set,
@@ -245,11 +248,23 @@ class _Batch:
                 self.rest[record.key] = [("", record.net.row, record.net)]
         self.plain = self.plain[~out]
 
-    def compose(self, waiting: "PendingKeyChanges") -> tuple[list[NetChange], dict[bytes, Special]]:
-        """Nets that the engine applies alone, and keys that need the table's row."""
-        watched = waiting.watched(
-            step for found in self.rest.values() for *_, step in found if isinstance(step, KeyLeft)
-        )
+    def is_composed(self) -> bool:
+        """Whether all keys' records compose: no key changes, and no chunk's row that lost."""
+        steps = (step for found in self.rest.values() for *_, step in found)
+        return not self.fills and all(isinstance(step, NetChange) for step in steps)
+
+    def compose(
+        self, waiting: PendingKeyChanges | None
+    ) -> tuple[list[NetChange], dict[bytes, Special]]:
+        """Nets that the engine applies alone, and keys that need the table's row.
+
+        Args:
+            waiting: takes the latter; None where all records compose and nothing waits.
+        """
+        watched: dict[bytes, int] = {}
+        if waiting is not None:
+            every = (step for found in self.rest.values() for *_, step in found)
+            watched = waiting.watched(step for step in every if isinstance(step, KeyLeft))
         self._take_out(watched)
         nets: list[NetChange] = []
         special: dict[bytes, Special] = {}
