@@ -15,7 +15,7 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 
-from lakemark import causes, failpoints
+from lakemark import failpoints
 from lakemark.converters import record_schema
 from lakemark.converters.registry import CONVERTERS
 from lakemark.errors import LakemarkError
@@ -122,7 +122,6 @@ class Publishing:
         return RowPublisher(table, self.plan.told(self.kafka), self.modes, survivors, packets_of)
 
 
-@causes.carrying
 def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.RecordBatch]:
     """First stage: raw records of one or more Kafka partitions to packets, reports and touches.
 
@@ -250,7 +249,6 @@ def _rows(rows: Sequence[_Row]) -> pa.RecordBatch:
     )
 
 
-@causes.carrying
 def merge(
     batches: Iterable[pa.RecordBatch], plan: LakePlan, publish: Publishing | None = None
 ) -> Iterator[pa.RecordBatch]:

@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from lakemark import tasks
+from lakemark import causes, tasks
 from lakemark.kafka.client_settings import by_offset, carried, java_options
 from lakemark.reconcile import operator
 from lakemark.runners.batch_runner import CONTROL_RECORDS, OtherStagesError, chunk_records
@@ -132,6 +132,7 @@ def query(
         starting=json.dumps({names.control: {PARTITION: control}}) if control else "earliest",
     )
 
+    @causes.carrying
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return tasks.decode(batches, plan_broadcast.receive(known))
 
@@ -172,6 +173,7 @@ def decoded(
         return None
     shares, client = shared(ranges, _most_tasks(spark)), dict(change_log.client)
 
+    @causes.carrying
     def decode(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError, StreamingQuery
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from lakemark import tasks
+from lakemark import causes, tasks
 from lakemark.kafka import brokers
 from lakemark.model.schema import TableSchema
 from lakemark.runners.batch_runner import Batches, OtherStagesError
@@ -165,6 +165,7 @@ class SparkRunner:
 def _merge(rows: DataFrame, plan: BatchPlan) -> Results:
     publish = plan.publishing
 
+    @causes.carrying
     def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return tasks.merge(batches, plan.lake, publish)
 
