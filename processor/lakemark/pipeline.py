@@ -23,7 +23,7 @@ from lakemark.connectors import catalog_policies
 from lakemark.connectors.connector import Connector
 from lakemark.converters.registry import JSON
 from lakemark.errors import DependencyError, LakemarkError
-from lakemark.model.chunk_batch import FILE_MISSING
+from lakemark.model.change_batch import FILE_MISSING
 from lakemark.model.decoding import StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.fills import UNSEEN, Fill

@@ -19,7 +19,7 @@ from lakemark import failpoints
 from lakemark.converters import record_schema
 from lakemark.converters.registry import CONVERTERS
 from lakemark.errors import LakemarkError
-from lakemark.model import change_batch, chunk_batch
+from lakemark.model import change_batch
 from lakemark.model.decoding import REPORT, DecodedRange, Records, Report, StretchPlan
 from lakemark.model.events import NOTHING_LEARNT, Headers, Kind, Learnt
 from lakemark.model.handling_modes import HandlingModes
@@ -277,7 +277,7 @@ def merge(
         elif kind not in {PACKET, SURVIVORS}:
             said.append((kind, blob))
         elif kind == PACKET or table not in plan.stopped:
-            packet, filed = chunk_batch.parted(blob)
+            packet, filed = change_batch.parted(blob)
             part = Part(source, first, packet, crc32(blob), filed)
             parts.setdefault(table, []).append(part)
             sizes[table] += len(blob)

@@ -16,7 +16,7 @@ from lakemark.connectors.postgres.chunk_reader import PostgresReader
 from lakemark.connectors.postgres.key_sql import key_texts
 from lakemark.connectors.postgres.postgres_session import Session
 from lakemark.kafka import brokers
-from lakemark.model import chunk_batch
+from lakemark.model import change_batch
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import Condition, KeyRange, halves
 from lakemark.settings.config import Config
@@ -109,7 +109,7 @@ def written(source: Database):
             assert message.error() is None
             header = json.loads(message.key())
             if header["run"] == source.name:
-                packet = chunk_batch.decode(message.value())
+                packet = change_batch.decode(message.value())
                 parts = found.setdefault(header["attempt"], {})
                 parts[header["shard"], header["part"]] = packet.to_pylist()
             left -= 1

@@ -17,7 +17,7 @@ import msgspec
 from lakemark.connectors.database import Watermark
 from lakemark.connectors.postgres import positions as lsns
 from lakemark.connectors.postgres.visibility import Server, Snapshot
-from lakemark.model import change_batch, chunk_batch, net_change, positions
+from lakemark.model import change_batch, net_change, positions
 from lakemark.model.control import ORDER_MODE, TABLE_MODE
 from lakemark.reconcile import window
 from lakemark.snapshot.windows import Windows
@@ -362,7 +362,7 @@ class Play:
         self._end_runs()
 
     def _survivors(self, output: window.Output, say: Callable[..., Said]) -> None:
-        for row in chunk_batch.decode(output.blob).to_pylist():
+        for row in change_batch.decode(output.blob).to_pylist():
             key, at = int(row["key"].strip(b"[]")), self.numbers.get(row["position"], -1)
             cells = cells_of(row["row"])
             what = "gone" if row["action"] == net_change.DELETE else "r"

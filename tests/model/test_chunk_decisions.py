@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.connectors.postgres import positions as lsns
-from lakemark.model import change_batch, chunk_batch
+from lakemark.model import change_batch
 from lakemark.model.change_batch import KeyColumns
 from lakemark.reconcile import chunks
 from lakemark.reconcile.key_log import remembered
@@ -29,7 +29,7 @@ def encoded(keys: list[int], *, absent: bool, wide: bool) -> bytes:
     if not absent:
         columns["b"] = pa.array([f"b{k}" * (3000 if wide else 1) for k in keys], pa.string())
     rows = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
-    make = chunk_batch.absences if absent else chunk_batch.reads
+    make = change_batch.absences if absent else change_batch.reads
     names = pa.array([key_of(k) for k in keys], pa.binary())
     return change_batch.encode(make(names, rows, source_ts=5, table="public.t", key_columns=KEY))
 
@@ -75,7 +75,7 @@ def test_a_chunk_is_decided_as_the_rule_says_of_each_row(parts, touches, floor):
         assert (decision.blob, decision.survivors, decision.fills) == (None, 0, 0)
         return
     assert decision.blob is not None
-    rows = chunk_batch.decode(decision.blob).to_pylist()
+    rows = change_batch.decode(decision.blob).to_pylist()
     found = [(r["record"], r["key"], r["action"] == "delete") for r in rows]
     assert sorted(found) == sorted(wanted)
     assert [r["record"] for r in rows] == sorted(r["record"] for r in rows)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from lakemark.connectors.postgres import positions as lsns
 from lakemark.errors import TableError
-from lakemark.model import change_batch, chunk_batch
+from lakemark.model import change_batch
 from lakemark.model.change_batch import KeyColumns
 from lakemark.settings.config import LakeConfig
 from lakemark.sink.apply import apply
@@ -90,13 +90,13 @@ class Lake:
             write = chunk_files.ChunkFileWriter(lake)
             file = write(TABLE, rows, key=["id"], position=at(chunk.lo), source_ts=5, run=chunk.run)
             places = pa.array(range(len(keys)), pa.int32())
-            packet = chunk_batch.filed(keys, places, file, **told)
+            packet = change_batch.filed(keys, places, file, **told)
         else:
-            packet = chunk_batch.reads(keys, rows.to_struct_array().combine_chunks(), **told)
+            packet = change_batch.reads(keys, rows.to_struct_array().combine_chunks(), **told)
         lost = np.array([key in chunk.lost for key in chunk.rows], bool)
         fill = np.array([key in chunk.filling for key in chunk.rows], bool)
-        blob = chunk_batch.settled([(change_batch.encode(packet), lost, fill)], at(chunk.lo))
-        packet, rest = chunk_batch.parted(blob)
+        blob = change_batch.settled([(change_batch.encode(packet), lost, fill)], at(chunk.lo))
+        packet, rest = change_batch.parted(blob)
         return Part(f"chunk/{self.batch}/{number}", 0, packet, filed=rest)
 
     def rows(self):
@@ -244,7 +244,7 @@ def test_keys_that_are_there_twice_are_no_file(lake):
 
 
 def test_chunks_of_one_run_share_no_key_and_nobody_looks(lake, monkeypatch):
-    monkeypatch.setattr(chunk_batch.Filed, "keys", None)
+    monkeypatch.setattr(change_batch.Filed, "keys", None)
     lake.run([Chunk(100, {1: "a"}, run="r"), Chunk(100, {2: "b"}, run="r")], [])
     assert [one["b"] for one in lake.rows()] == ["a", "b"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from lakemark.causes import cause
 from lakemark.errors import StateVersionError
-from lakemark.model import chunk_batch
+from lakemark.model import change_batch
 from lakemark.reconcile import operator, outputs, window
 from lakemark.reconcile.state import decode_state
 from lakemark.runners import local_runner
@@ -195,7 +195,7 @@ def test_a_batch_that_runs_again_gives_the_same_bytes_and_those_of_the_pure_fold
 
 def in_file(output: outputs.Output) -> bool:
     """Whether rows that survived are in a data file."""
-    return output.kind == outputs.SURVIVORS and chunk_batch.parted(output.blob)[1] is not None
+    return output.kind == outputs.SURVIVORS and change_batch.parted(output.blob)[1] is not None
 
 
 def ends_at(pure: Pipeline, share: float) -> Ends:

@@ -27,7 +27,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.model import chunk_batch, net_change, positions
+from lakemark.model import change_batch, net_change, positions
 from lakemark.model.control import Whole
 from lakemark.reconcile import key_log
 
@@ -209,12 +209,12 @@ def decide(
     blobs = [parts[at] for at in sorted(parts)]
     newer = touched.filter(key_log.is_above(touched.column("position"), lo))
     names = ("action", "key") if newer.num_rows else ("action",)
-    heads = [chunk_batch.columns(blob, *names) for blob in blobs]
+    heads = [change_batch.columns(blob, *names) for blob in blobs]
     read = sum(_count(pc.equal(head.column("action"), net_change.UPSERT)) for head in heads)
     if floor and positions.below_truncate(lo, floor):
         return Decision(rows=read)
     rows = sum(head.num_rows for head in heads)
-    settled: list[tuple[bytes, chunk_batch.Mask | None, chunk_batch.Mask | None]] = []
+    settled: list[tuple[bytes, change_batch.Mask | None, change_batch.Mask | None]] = []
     lost = fills = 0
     for blob, head in zip(blobs, heads, strict=True):
         out = fill = None
@@ -224,19 +224,19 @@ def decide(
             fill = out & _same(head, beaten_by, newer, lo)
             lost, fills = lost + int(out.sum()), fills + int(fill.sum())
         settled.append((blob, out, fill))
-    return Decision(chunk_batch.settled(settled, lo), read, rows - lost, fills)
+    return Decision(change_batch.settled(settled, lo), read, rows - lost, fills)
 
 
 def _same(
     rows: pa.Table, beaten_by: pa.ChunkedArray, newer: pa.RecordBatch, lo: bytes
-) -> chunk_batch.Mask:
+) -> change_batch.Mask:
     """Of rows that lost: which are of an incarnation that is the same at `lo` and now."""
     barriers = newer.column("barrier").take(beaten_by.combine_chunks())
     same = pc.and_(
         pc.invert(key_log.is_above(barriers, lo)),
         pc.equal(rows.column("action"), net_change.UPSERT),
     )
-    found: chunk_batch.Mask = same.to_numpy()
+    found: change_batch.Mask = same.to_numpy()
     return found
 
 

@@ -33,7 +33,7 @@ import structlog
 
 from lakemark import failpoints
 from lakemark.errors import LakemarkError, TableError
-from lakemark.model import change_batch, chunk_batch, fills
+from lakemark.model import change_batch, fills
 from lakemark.model.evolution import TypesError, joined, way_on
 from lakemark.model.fills import Fill
 from lakemark.model.key import check_ends, key_ends
@@ -473,7 +473,7 @@ def _doubted(parts: Sequence[Part], given: Sequence[Fill]) -> frozenset[bytes]:
     """Keys of rows of which nobody knows what they have in a new column."""
     found: set[bytes] = set()
     for part in parts if given else ():
-        names = [field.name for field in chunk_batch.image_type(part.packet)]
+        names = [field.name for field in change_batch.image_type(part.packet)]
         found |= fills.doubted(part.packet, names, given)
         if part.filed is not None:
             found |= fills.doubted(part.filed.packet(), part.filed.file.columns.names, given)
@@ -511,7 +511,7 @@ def _keys(parts: Sequence[Part]) -> Iterator[pa.ChunkedArray]:
 
 def _key_types(parts: Sequence[Part], key: Sequence[str]) -> dict[str, pa.DataType]:
     """Types of the key columns in the packets' rows; none where no packet has rows."""
-    images = [chunk_batch.image_type(part.packet) for part in parts]
+    images = [change_batch.image_type(part.packet) for part in parts]
     found = {field.name: field.type for image in images for field in image}
     return {name: found[name] for name in key} if found.keys() >= set(key) else {}
 
@@ -522,7 +522,7 @@ def _schema(parts: Sequence[Part], own: TablePlan, table: str) -> pa.Schema | No
     Raises:
         TableError: `schema-incompatible`: there is no type that holds all values of a column.
     """
-    images = [chunk_batch.image_type(part.packet) for part in parts]
+    images = [change_batch.image_type(part.packet) for part in parts]
     schemas = [pa.schema(list(image)) for image in images if len(image)]
     if not schemas:
         return None

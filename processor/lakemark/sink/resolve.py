@@ -27,8 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.model import change_batch, net_change, positions
-from lakemark.model.change_batch import SWEEPS
-from lakemark.model.chunk_batch import Filed
+from lakemark.model.change_batch import SWEEPS, Filed
 from lakemark.model.net_change import KeyArrived, KeyLeft, NetChange, Step, net_of
 from lakemark.sink.key_changes import PendingKeyChanges, Special, below
 from lakemark.sink.names import CDC

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from lakemark.model.chunk_batch import WriteFile
+from lakemark.model.change_batch import WriteFile
 from lakemark.model.columns import Column
 from lakemark.model.fills import Fill
 from lakemark.settings.config import Config

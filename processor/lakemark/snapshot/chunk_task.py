@@ -35,7 +35,7 @@ from lakemark.errors import ConfigError, LakemarkError
 from lakemark.kafka import records
 from lakemark.kafka.client_errors import away
 from lakemark.model import positions
-from lakemark.model.chunk_batch import WriteFile
+from lakemark.model.change_batch import WriteFile
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import Boundary, Condition, KeyRange, halves
 from lakemark.settings.config import Config

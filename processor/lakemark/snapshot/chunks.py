@@ -20,9 +20,8 @@ import pyarrow as pa
 
 from lakemark.connectors.database import Proof, Watermark
 from lakemark.errors import LakemarkError, TableError
-from lakemark.model import change_batch, chunk_batch
-from lakemark.model.change_batch import KeyColumns
-from lakemark.model.chunk_batch import ChunkFile
+from lakemark.model import change_batch
+from lakemark.model.change_batch import ChunkFile, KeyColumns
 from lakemark.model.key_ranges import CUT_TIMEOUT, WHOLE, Boundary, Condition, KeyRange
 from lakemark.model.schema import TableSchema
 
@@ -227,7 +226,7 @@ def parts(
     """
     key = KeyColumns(schema.key, frozenset(c.name for c in schema.columns if c.padded))
     counts: dict[int, int] = {}
-    for make, rows in ((chunk_batch.reads, found), (chunk_batch.absences, absent)):
+    for make, rows in ((change_batch.reads, found), (change_batch.absences, absent)):
         if rows is None:
             continue
         ratio = 0.0
@@ -243,7 +242,7 @@ def parts(
                 yield _part(spec, shard, part, value, max_record_bytes)
     if not counts:
         nothing = _struct(found.rows.slice(0, 0))
-        packet = chunk_batch.reads(
+        packet = change_batch.reads(
             pa.array([], pa.binary()), nothing, source_ts=0, table=spec.table, key_columns=key
         )
         yield _part(spec, 0, 0, change_batch.encode(packet), max_record_bytes)
@@ -280,7 +279,7 @@ def filed(
     found: list[tuple[int, bytes]] = []
     size = 0
     for shard, at, mine in _keys_by_shard(_whole(keys), spec):
-        packet = chunk_batch.filed(
+        packet = change_batch.filed(
             mine, at, file, source_ts=source_ts, table=spec.table, key_columns=key_columns
         )
         for part, value in enumerate(_values(packet, max_part_bytes)):

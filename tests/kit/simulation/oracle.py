@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakemark.connectors.postgres import positions as lsns
-from lakemark.model import change_batch, chunk_batch
+from lakemark.model import change_batch
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Settled
 from tests.kit.simulation.connector import Event
@@ -79,7 +79,7 @@ class Oracle:
 
     def _survivors(self, attempt: int, blob: bytes) -> list[tuple[int, int]]:
         """I5: no event that has been seen is newer than a row that survives."""
-        packet = chunk_batch.decode(blob)
+        packet = change_batch.decode(blob)
         found = []
         for row in packet.select(["record", "key", "position"]).to_pylist():
             if row["record"] != change_batch.NET:
@@ -217,7 +217,7 @@ def _settled(output: window.Output) -> str:
         settled = msgspec.json.decode(output.blob, type=Settled)
         return f" {settled.attempt}/{settled.shard} {settled.void or settled.survivors}"
     if output.kind == window.SURVIVORS:
-        rows = chunk_batch.decode(output.blob).select(["record", "key", "position"]).to_pylist()
+        rows = change_batch.decode(output.blob).select(["record", "key", "position"]).to_pylist()
         return " " + " ".join(
             f"{'fill ' if r['record'] == change_batch.FILL else ''}{(r['key'] or b'').decode()}"
             f"@{_short(r['position'])}"

@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from lakemark import plans, tasks
-from lakemark.model import change_batch, chunk_batch, fills, positions
-from lakemark.model.change_batch import KeyColumns
-from lakemark.model.chunk_batch import ChunkFile
+from lakemark.model import change_batch, fills, positions
+from lakemark.model.change_batch import ChunkFile, KeyColumns
 from lakemark.model.control import converted
 from lakemark.model.decoding import AppliedPosition, Records, StretchPlan
 from lakemark.model.events import SourceIdentity
@@ -483,7 +482,7 @@ class Pipeline:
         file = ChunkFile(path, 0, 0, position.hex(), pa.schema(list(rows.type)))
         at = pa.array(range(len(before), len(before) + len(rows)), pa.int32())
         keys = packet.column("key").combine_chunks()
-        return chunk_batch.filed(
+        return change_batch.filed(
             keys,
             at,
             file,
@@ -501,10 +500,10 @@ class Pipeline:
         for one in stay:
             images = self._load(one.file, one.rows)
             keys = [b"[%d]" % key for key in images.field("id").to_pylist()]
-            packet = chunk_batch.reads(
+            packet = change_batch.reads(
                 pa.array(keys, pa.binary()), images, source_ts=0, table=TABLE, key_columns=KEY
             )
-            packet = chunk_batch.as_of(packet, one.position)
+            packet = change_batch.as_of(packet, one.position)
             pool = RowImages([packet], KEY, deletes=self.deletes)
             found.append(pool.simple_rows(np.arange(len(images))))
         return pa.concat_tables(found)
@@ -537,12 +536,12 @@ class _Decoded:
 
 
 def part_of(output: window.Output, at: int) -> Part:
-    packet, filed = chunk_batch.parted(output.blob)
+    packet, filed = change_batch.parted(output.blob)
     return Part(output.source, at, packet, filed=filed)
 
 
 def _has_new(parts: list[Part]) -> bool:
-    images = [chunk_batch.image_type(part.packet) for part in parts]
+    images = [change_batch.image_type(part.packet) for part in parts]
     return any(NEW in {field.name for field in image} for image in images)
 
 

@@ -19,7 +19,7 @@ from lakemark import tasks
 from lakemark.connectors.database import Watermark
 from lakemark.connectors.postgres import positions as lsns
 from lakemark.connectors.postgres.visibility import Snapshot
-from lakemark.model import change_batch, chunk_batch, fills, net_change, positions
+from lakemark.model import change_batch, fills, net_change, positions
 from lakemark.model.decoding import AppliedPosition
 from lakemark.model.events import Kind
 from lakemark.model.fills import Fill
@@ -95,9 +95,9 @@ def _version_hi(patch: Patch) -> None:
         for output, after in zip_longest(folded.outputs, folded.outputs[1:]):
             if output.kind == window.SURVIVORS and after and after.kind == window.SETTLED:
                 hi = bytes.fromhex(msgspec.json.decode(after.blob, type=Settled).hi)
-                packet = chunk_batch.decode(output.blob)
+                packet = change_batch.decode(output.blob)
                 nets = packet.filter(pa.compute.equal(packet.column("record"), change_batch.NET))
-                blob = change_batch.encode(chunk_batch.as_of(nets, hi))
+                blob = change_batch.encode(change_batch.as_of(nets, hi))
                 outputs.append(msgspec.structs.replace(output, blob=blob))
             else:
                 outputs.append(output)
@@ -229,14 +229,14 @@ def _fills_moved(patch: Patch) -> None:
                 if event.position == barrier > lo and new and b"[%d]" % event.change["key"] == key:
                     moved[key] = (new, barrier)
         fills = [
-            _for_key(chunk_batch.decode(part).slice(at, 1), *moved[key])
+            _for_key(change_batch.decode(part).slice(at, 1), *moved[key])
             for part in parts.values()
-            for at, key in enumerate(chunk_batch.decode(part).column("key").to_pylist())
-            if key in moved and chunk_batch.decode(part).column("action")[at].as_py() == "upsert"
+            for at, key in enumerate(change_batch.decode(part).column("key").to_pylist())
+            if key in moved and change_batch.decode(part).column("action")[at].as_py() == "upsert"
         ]
         if not fills or decision.blob is None:
             return decision
-        found = pa.concat_tables([chunk_batch.decode(decision.blob), *fills])
+        found = pa.concat_tables([change_batch.decode(decision.blob), *fills])
         return replace(decision, blob=change_batch.encode(found))
 
     patch.setattr(History, "__post_init__", init)
@@ -246,7 +246,7 @@ def _fills_moved(patch: Patch) -> None:
 
 def _for_key(packet: pa.Table, key: int, position: bytes) -> pa.Table:
     """A chunk's row as a fill of another key."""
-    packet = chunk_batch.as_of(packet, position, record=change_batch.FILL)
+    packet = change_batch.as_of(packet, position, record=change_batch.FILL)
     (row,) = packet.column("row").to_pylist()
     names = pa.array([b"[%d]" % key], pa.binary())
     packet = packet.set_column(packet.schema.get_field_index("key"), "key", names)

@@ -9,7 +9,7 @@ from lakemark import tasks
 from lakemark.connectors.postgres import positions as lsns
 from lakemark.converters.json.envelopes import sample
 from lakemark.converters.registry import CONVERTERS, JSON
-from lakemark.model import change_batch, chunk_batch
+from lakemark.model import change_batch
 from lakemark.model.events import Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile import outputs
@@ -184,13 +184,13 @@ def test_rows_of_a_chunk_are_reads_its_absent_keys_deletes_and_its_fills_nothing
         )
         names = pa.array([f"[{key}]".encode() for key in keys], pa.binary())
         made = make(names, rows, source_ts=1_000_000, table=ORDERS, key_columns=columns)
-        return chunk_batch.as_of(made, position, record=kind)
+        return change_batch.as_of(made, position, record=kind)
 
     chunk = pa.concat_tables(
         [
-            packet(chunk_batch.reads, 1, 2, v=3, big="x"),
-            packet(chunk_batch.absences, 4),
-            packet(chunk_batch.reads, 5, kind=change_batch.FILL, v=3, big="lost"),
+            packet(change_batch.reads, 1, 2, v=3, big="x"),
+            packet(change_batch.absences, 4),
+            packet(change_batch.reads, 5, kind=change_batch.FILL, v=3, big="lost"),
         ],
         promote_options="permissive",
     )
@@ -221,8 +221,8 @@ def test_a_row_that_a_chunk_completes_is_told_whole_at_its_position(shop, out):
     rows = pa.array([{"id": 1, "v": 1, "big": "x"}, {"id": 2, "v": 1, "big": "older"}], ROW)
     names = pa.array([b"[1]", b"[2]"], pa.binary())
     key = change_batch.KeyColumns(("id",))
-    read = chunk_batch.reads(names, rows, source_ts=1_000_000, table=ORDERS, key_columns=key)
-    lost = chunk_batch.as_of(read, lsns.pack(0, 70, 70), record=change_batch.FILL)
+    read = change_batch.reads(names, rows, source_ts=1_000_000, table=ORDERS, key_columns=key)
+    lost = change_batch.as_of(read, lsns.pack(0, 70, 70), record=change_batch.FILL)
     blob = change_batch.encode(change_batch.with_metadata(lost, schema=SCHEMA.to_json()))
     passed = [0, outputs.SURVIVORS, ORDERS, "chunk/1", 0, 0, blob]
     shop.runner.inserted = [dict(zip(tasks.DECODED.names, passed, strict=True))]

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from lakemark.connectors.postgres import positions as lsns
-from lakemark.model import change_batch, chunk_batch
+from lakemark.model import change_batch
 from lakemark.model.change_batch import KeyColumns
 from lakemark.reconcile import chunks, window
 from lakemark.reconcile.chunks import Settled
@@ -21,7 +21,7 @@ KEY = KeyColumns(("id",))
 
 def part(*keys: int, attempt: int = 1, number: int = 0, absent: bool = False, table=A, run="r1"):
     names = pa.array([b"[%d]" % k for k in keys], pa.binary())
-    make = chunk_batch.absences if absent else chunk_batch.reads
+    make = change_batch.absences if absent else change_batch.reads
     columns = {"id": pa.array(keys, pa.int64())}
     if not absent:
         columns["b"] = pa.array([f"b{k}" for k in keys], pa.string())
@@ -64,7 +64,7 @@ class Shard:
         new = []
         for out in first.outputs:
             if out.kind == window.SURVIVORS:
-                found = chunk_batch.decode(out.blob).to_pylist()
+                found = change_batch.decode(out.blob).to_pylist()
                 self.survivors.setdefault(out.source, []).extend(found)
             elif out.kind == window.SETTLED:
                 new.append(msgspec.json.decode(out.blob, type=Settled))
@@ -333,7 +333,7 @@ def test_a_sweep_is_a_truncate_of_the_table():
     records = {window.CONTROL: [json.dumps(sweep).encode()]}
     found = window.fold(shard.state, records, shard=0).outputs
     assert [out.kind for out in found] == [window.SURVIVORS, window.SWEPT, window.SIZE]
-    (one,) = chunk_batch.decode(found[0].blob).to_pylist()
+    (one,) = change_batch.decode(found[0].blob).to_pylist()
     assert (one["record"], one["position"]) == (change_batch.TRUNCATE, at(100))
     other = window.fold(shard.state, records, shard=1).outputs
     assert [out.kind for out in other] == [window.SIZE]

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from lakemark.connectors.postgres import positions as lsns
-from lakemark.model import change_batch, chunk_batch
+from lakemark.model import change_batch
 from lakemark.model.change_batch import KeyColumns
 from lakemark.sink.resolve import Part, resolve
 from tests.kit.log_model import PLACEHOLDER, TABLE, Entry, table_schema
@@ -18,8 +18,8 @@ def chunk(lo, *rows, record=change_batch.NET):
     """A part of survivors or fills."""
     image = pa.array(rows, pa.struct(list(table_schema().arrow())))
     keys = pa.array([b"[%d]" % r["id"] for r in rows], pa.binary())
-    packet = chunk_batch.reads(keys, image, source_ts=5, table=TABLE, key_columns=KEY)
-    return Part("chunk/1", 0, chunk_batch.as_of(packet, lo, record=record))
+    packet = change_batch.reads(keys, image, source_ts=5, table=TABLE, key_columns=KEY)
+    return Part("chunk/1", 0, change_batch.as_of(packet, lo, record=record))
 
 
 def fill(lo, *rows):
@@ -211,8 +211,8 @@ def test_an_absent_key_removes_an_older_row_only():
     apply(lake, parts(update(1, (90, 91), "ghost"), update(2, (120, 121), "newer")), version=1)
     image = pa.array([{"id": 1}, {"id": 2}], pa.struct([("id", pa.int64())]))
     keys = pa.array([b"[1]", b"[2]"], pa.binary())
-    packet = chunk_batch.absences(keys, image, source_ts=5, table=TABLE, key_columns=KEY)
-    apply(lake, [Part("chunk/1", 0, chunk_batch.as_of(packet, at(100)))], version=2)
+    packet = change_batch.absences(keys, image, source_ts=5, table=TABLE, key_columns=KEY)
+    apply(lake, [Part("chunk/1", 0, change_batch.as_of(packet, at(100)))], version=2)
     assert set(values(lake)) == {2}
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from lakemark.connectors.postgres import positions as lsns
 from lakemark.connectors.postgres.visibility import Server, Snapshot
 from lakemark.errors import TableError
-from lakemark.model import change_batch, chunk_batch, net_change, positions
-from lakemark.model.chunk_batch import ChunkFile
+from lakemark.model import change_batch, net_change, positions
+from lakemark.model.change_batch import ChunkFile
 from lakemark.model.columns import Column
 from lakemark.model.key_ranges import Condition, KeyRange
 from lakemark.model.schema import TableSchema
@@ -57,7 +57,7 @@ def made(found: KeyedRows, what: ChunkSpec | None = None, **options) -> list[chu
 
 
 def records(parts: list[chunks.ChunkPart]) -> list[dict]:
-    return [row for part in parts for row in chunk_batch.decode(part.value).to_pylist()]
+    return [row for part in parts for row in change_batch.decode(part.value).to_pylist()]
 
 
 def test_every_row_is_an_upsert_at_no_position_in_the_shard_of_its_key():
@@ -65,7 +65,7 @@ def test_every_row_is_an_upsert_at_no_position_in_the_shard_of_its_key():
     parts = made(found)
     assert sorted(part.shards[0] for part in parts) == [0, 1, 2, 3]
     for part in parts:
-        packet = chunk_batch.decode(part.value)
+        packet = change_batch.decode(part.value)
         assert packet.schema.metadata[b"lakemark.table"] == TABLE.encode()
         assert change_batch.key_columns_of(packet) == change_batch.KeyColumns(
             ("id", "code"), frozenset({"code"})
@@ -94,7 +94,7 @@ def test_a_packet_of_reads_is_what_build_simple_makes_of_the_same_rows():
     keys, images = found.keys.combine_chunks(), found.rows.to_struct_array().combine_chunks()
     key = change_batch.KeyColumns(("id",))
     same = {"rows": images, "table": TABLE, "key_columns": key}
-    for make, op in ((chunk_batch.reads, "r"), (chunk_batch.absences, "d")):
+    for make, op in ((change_batch.reads, "r"), (change_batch.absences, "d")):
         made_fast = make(keys, images, source_ts=5, table=TABLE, key_columns=key)
         expected = change_batch.build_simple(
             keys=keys,
@@ -133,7 +133,7 @@ def test_parts_hold_every_row_once_and_are_as_small_as_they_can_be(sizes, shards
     parts = made(found, spec(shards=shards), max_part_bytes=limit)
     assert sorted(row["row"]["id"] for row in records(parts)) == list(range(len(sizes)))
     for part in parts:
-        assert len(part.value) <= limit or chunk_batch.decode(part.value).num_rows == 1
+        assert len(part.value) <= limit or change_batch.decode(part.value).num_rows == 1
         assert 0 <= part.shards[0] < shards
     assert len({part.key for part in parts}) == len(parts)
 
@@ -165,11 +165,11 @@ def test_parts_of_a_file_have_every_key_once_with_its_place_in_it(count, shards,
             size = int.from_bytes(framed[:4])
             header, packet = (
                 json.loads(framed[4 : 4 + size]),
-                chunk_batch.decode(framed[4 + size :]),
+                change_batch.decode(framed[4 + size :]),
             )
             assert (header["shard"], header["attempt"]) == (shard, 17)
             numbers.setdefault(shard, []).append(header["part"])
-            assert chunk_batch.file_of(packet).position == at(7).hex()
+            assert change_batch.file_of(packet).position == at(7).hex()
             for row in packet.to_pylist():
                 assert shard_of(TABLE, row["key"], shards) == shard
                 seen[row["at"]] = row["key"]
@@ -185,7 +185,7 @@ def test_a_key_that_no_record_can_hold_is_refused():
 
 def test_a_chunk_without_rows_is_one_empty_part_of_shard_0_with_the_schema():
     (part,) = made(rows([]))
-    packet = chunk_batch.decode(part.value)
+    packet = change_batch.decode(part.value)
     assert (part.shards[0], json.loads(part.key)["part"], packet.num_rows) == (0, 0, 0)
     assert [f.name for f in packet.schema.field("row").type] == ["id", "code", "note"]
     assert packet.schema.metadata[b"lakemark.table"] == TABLE.encode()

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from deltalake import Schema
 
 from lakemark.errors import TableError
-from lakemark.model import chunk_batch, positions
-from lakemark.model.chunk_batch import AT, FILE_MISSING, ChunkFile, Filed
+from lakemark.model import change_batch, positions
+from lakemark.model.change_batch import AT, FILE_MISSING, ChunkFile, Filed
 from lakemark.settings.config import Config, LakeConfig
 from lakemark.sink.delta import key_index
 from lakemark.sink.delta.data_files import (
@@ -307,7 +307,7 @@ def _loaded(filed: Sequence[tuple[Part, pa.Table, ChunkFile]], load: Load) -> It
         at, rows = read[file.path]
         own = np.searchsorted(at, packet.column(AT).to_numpy())
         yield replace(
-            part, packet=chunk_batch.with_rows(packet, rows.take(pa.array(own))), filed=None
+            part, packet=change_batch.with_rows(packet, rows.take(pa.array(own))), filed=None
         )
 
 

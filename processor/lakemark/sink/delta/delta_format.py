@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from lakemark.model.chunk_batch import ChunkFile
+from lakemark.model.change_batch import ChunkFile
 from lakemark.model.evolution import Evolution
 from lakemark.model.fills import Fill
 from lakemark.settings.config import Config
