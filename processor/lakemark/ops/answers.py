@@ -31,7 +31,7 @@ _Kept = TypeVar("_Kept")
 
 
 class Answers:
-    """What was asked and what was answered; not thread-safe: the board holds the lock."""
+    """Signals and the notifications that answer them; not thread-safe: the board holds the lock."""
 
     def __init__(self) -> None:
         self._signals: OrderedDict[str, SignalSeen] = OrderedDict()
@@ -39,7 +39,13 @@ class Answers:
         self._runs: OrderedDict[str, FollowedRun] = OrderedDict()
 
     def signal(self, value: bytes | None, *, sent_ms: int, unnamed: str) -> None:
-        """A record of the signals topic, whatever it holds."""
+        """Add a record of the signals topic, whatever it holds.
+
+        Args:
+            value: of the record.
+            sent_ms: when it was written, in milliseconds since the epoch.
+            unnamed: stands for the id of a signal that has none.
+        """
         try:
             found = msgspec.json.decode(value or b"null")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -58,7 +64,7 @@ class Answers:
         _keep(self._signals, name, seen)
 
     def notification(self, found: Notification) -> None:
-        """A record of the notifications topic."""
+        """Add a record of the notifications topic."""
         why = _why(found)
         _keep(self._answers, found.id, Answer(found.type, found.timestamp, *why))
         if found.id in self._runs or found.type in _OF_RUNS or is_of_run(found):
@@ -66,7 +72,7 @@ class Answers:
             _keep(self._runs, found.id, then(run, found), over=lambda one: one.has_ended)
 
     def reading(self) -> frozenset[str]:
-        """Tables that a run has not read to their end."""
+        """Return the tables that a run has not read to their end."""
         return frozenset(
             table
             for run in self._runs.values()
@@ -76,14 +82,14 @@ class Answers:
         )
 
     def signals(self) -> tuple[SignalSeen, ...]:
-        """Newest first, each with its answer."""
+        """Return the signals, newest first, each with its answer."""
         return tuple(
             msgspec.structs.replace(seen, answer=self._answers.get(name))
             for name, seen in reversed(self._signals.items())
         )
 
     def runs(self, now: Flight) -> tuple[RunNow, ...]:
-        """Those that go on first, then the newest; with what is in flight."""
+        """Return the runs with their chunks in flight: unfinished ones first, then the newest."""
         chunks: dict[tuple[str, str], list[ChunkNow]] = {}
         for one in now.chunks:
             chunks.setdefault((one.run, one.table), []).append(
@@ -99,7 +105,10 @@ def _keep(
     value: _Kept,
     over: Callable[[_Kept], bool] = lambda _: True,
 ) -> None:
-    """The newest of each name at the end; the oldest that is over makes room."""
+    """Put a value last; where there are too many, remove the oldest one that has ended.
+
+    Where none has ended the oldest of all is removed.
+    """
     kept[name] = value
     kept.move_to_end(name)
     if len(kept) > _KEPT:
@@ -116,14 +125,14 @@ def _text(value: object) -> str:
 
 
 def windows_of(now: Flight) -> WindowsNow | None:
-    """The windows in use; None if there are none and nothing waits for one."""
+    """Return the windows in use; None if there are none and nothing waits for one."""
     if not (now.windows or now.waits_for):
         return None
     return WindowsNow(now.window, now.opened_ms or None, now.windows, now.waits_for)
 
 
 def delay_of(now: Flight) -> Delay | None:
-    """What delays snapshots."""
+    """Return the reason why snapshots are delayed; None where they are not."""
     return Delay(now.code, now.reason, now.hint) if now.reason else None
 
 

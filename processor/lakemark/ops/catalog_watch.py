@@ -1,4 +1,4 @@
-"""The watch on the database's catalog: what no event tells is noticed, and mended by itself.
+"""The watch on the database's catalog: changes that no event tells are found, and followed.
 
 Every `source.watch_interval`, before the query of every start, and when events of a table are not
 of its form any more, the catalog is looked at, and compared with what was seen last
@@ -76,15 +76,15 @@ MENDED: Final = {code: why for code, why in _MENDED}  # noqa: C416 - as the code
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What is kept of looks.
+    """The result of the looks so far, as the checkpoint stores it.
 
     Attributes:
         facts: of the tables that are there.
-        gone: of those that were there, and are there no more: their oid is 0. It is their own one
-            while `source.tables` alone leaves them out.
+        gone: of those that were there, and are there no more: their oid is 0, but stays their own
+            where `source.tables` alone leaves them out.
         had_slot: whether the connector's slot was ever there.
         changes: the newest that were found, newest first.
-        waiting: what a policy has to say of tables that stand still, see `has_to_wait`.
+        waiting: policies' decisions on tables that stand still, see `has_to_wait`.
     """
 
     facts: SourceFacts
@@ -94,11 +94,12 @@ class Seen(msgspec.Struct, frozen=True):
     waiting: tuple[Difference, ...] = ()
 
     def known(self, now: SourceFacts, state: PipelineState) -> SourceFacts:
-        """Return what `now` is compared with.
+        """Return the facts that `now` is compared with.
 
-        A table that is back counts as another one than went, though it may be the same: nobody has
-        looked at it meanwhile, and its events may not have been captured. Those of a table that
-        only `source.tables` left out were. A slot that comes for the first time was not gone.
+        A table that is back counts as another one than went, though it may be the same: nobody
+        has looked at it meanwhile, and its events may not have been captured. The events of a table
+        that only `source.tables` left out were captured. A slot that comes for the first time was
+        not gone.
         """
         back = {name: facts for name, facts in self.gone.items() if name in now.tables}
         here = {name: facts for name, facts in self.facts.tables.items() if name not in state.left}
@@ -115,9 +116,10 @@ class Seen(msgspec.Struct, frozen=True):
         changes: Iterable[CatalogChange] = (),
         waiting: Iterable[Difference] = (),
     ) -> "Seen":
-        """Return what is to be kept when `now`, and what has changed, have been dealt with.
+        """Return the facts to store when `now` and the changes in it have been dealt with.
 
-        Of those that are gone the ones of which something has come; of the slot not how far it is.
+        Of tables that are gone, only those are stored of which something has come. The slot is
+        stored without its position.
         """
         were = {**self.gone, **self.facts.tables}
         known = {*state.tables, *state.left}
@@ -136,13 +138,13 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """Where what was seen is kept: the part of `Checkpoint` that is needed here."""
+    """The part of `Checkpoint` that stores the facts of the newest look."""
 
     def catalog(self) -> bytes | None:
-        """Return what was kept; None if nothing was."""
+        """Return the stored bytes; None if nothing was stored."""
 
     def note_catalog(self, seen: bytes) -> None:
-        """Keep this instead."""
+        """Store these bytes instead."""
 
     def check_owner(self) -> None:
         """Raise unless this process still runs the pipeline."""
@@ -189,7 +191,7 @@ def records(
     waiting: Collection[str] = (),
     outcome: OutcomeOf = lambda _table, _kind: Outcome.STOP,
 ) -> Iterator[Record]:
-    """Yield what follows from differences of the catalog, in the order in which it is to be said.
+    """Yield the control records for differences of the catalog, in the order of writing.
 
     Args:
         changes: by table, as the policies have them.
@@ -243,7 +245,7 @@ def _going_on(
     waiting: Collection[str],
     outcome: OutcomeOf,
 ) -> Iterator[Record]:
-    """Yield what lets tables go on for which nothing speaks any more."""
+    """Yield the records that let tables go on that stopped for a reason which holds no more."""
     for table, entry in errored.items():
         if entry.code in MENDED:
             yield data_loss.RESNAPSHOT, table, {"reason": MENDED[entry.code]}
@@ -262,9 +264,10 @@ def _reasons(changes: Iterable[Difference]) -> str:
 
 
 def has_to_wait(change: Difference, entry: TableState | None, *, is_left: bool = False) -> bool:
-    """Whether a policy's word is for later: the table stands still for a reason of its own.
+    """Say whether a policy's decision has to wait: the table stands still for another reason.
 
-    Such a change is seen once, and the look after the one in which the table runs says it.
+    The catalog shows such a change once: the look after the one in which the table runs again
+    carries the decision out.
 
     Args:
         change: as the policy has it.
@@ -277,9 +280,9 @@ def has_to_wait(change: Difference, entry: TableState | None, *, is_left: bool =
 
 
 def _has_key(entry: TableState | None, key: Sequence[str]) -> bool:
-    """Whether the rows of a table are told apart by a key already, or there are none yet.
+    """Say whether a new key changes nothing: the rows have it already, or there are no rows yet.
 
-    Its events may have told of it first, and a person have done something about it since.
+    Events may have told of the key first, and somebody may have seen to the table since.
     """
     return (
         bool(key)
@@ -328,29 +331,29 @@ class CatalogWatch:
         self._policies = Policies(config, connector, state)
 
     def look_soon(self) -> None:
-        """Events say that something has changed: the catalog knows what."""
+        """Have the catalog looked at before the interval ends: events show that it changed."""
         self._soon.set()
 
     def has_seen(self, table: str) -> bool:
-        """Whether a table was looked at before: only then a later change of it is noticed."""
+        """Say whether a table was looked at before: only then is a later change of it found."""
         return table in self._tables
 
     def columns(self) -> Mapping[str, frozenset[str]]:
-        """Columns by table, of tables that may wait for a look when they get others.
+        """Return the columns, by table, of tables that may wait for a look when they get others.
 
-        Nobody waits for a database that does not answer.
+        It is empty while the database does not answer: nothing waits for it then.
         """
         return self._columns
 
     def numerics(self) -> Mapping[str, frozenset[str]]:
-        """Columns of type numeric by table, as the newest look that succeeded has found them."""
+        """Return columns of type numeric, by table, as the newest successful look found them."""
         return self._numerics
 
     def look(self) -> list[Difference]:
-        """Look once, have said what follows, and keep what was seen.
+        """Look once, write the control records that follow, and store the facts.
 
         Raises:
-            LakemarkError: the database or the brokers are away: nothing was kept.
+            LakemarkError: the database or the brokers are away: nothing was stored.
         """
         database = self._config.database
         if database is None:
@@ -409,7 +412,7 @@ class CatalogWatch:
         return changes
 
     def _noted(self, changes: Sequence[Difference], seen: Seen | None) -> list[CatalogChange]:
-        """What people are told of; of a state that lasts once, as long as it lasts."""
+        """Return the changes to show to people; one that lasts is shown once, while it lasts."""
         known = self._standing
         if known is None:
             known = {_which(one) for one in seen.changes if one.action == "stop"} if seen else set()
@@ -421,7 +424,7 @@ class CatalogWatch:
         ]
 
     def _keys(self, now: SourceFacts) -> Mapping[str, Sequence[str]]:
-        """Return the keys that the connector is told to send, by table."""
+        """Return the keys that the connector is configured to send, by table."""
         return {
             name: key
             for name, facts in now.tables.items()
@@ -437,7 +440,7 @@ class CatalogWatch:
             return None
 
     def _with_offsets(self, record: Record, state: PipelineState) -> Record:
-        """A rebuild leaves out what a table that stands still has not applied, up to the log's end.
+        """Add to a rebuild the ends of the table's topics: what comes before them it leaves out.
 
         Raises:
             DependencyError: the brokers are away.
@@ -464,7 +467,7 @@ class CatalogWatch:
         changes: Sequence[Difference],
         state: PipelineState,
     ) -> dict[str, list[Fill]]:
-        """What older rows get, by table, where that is all that has become of them."""
+        """Return the values that older rows get, by table, where only columns were added."""
         found: dict[str, list[Fill]] = {}
         for table, group in groupby(changes, key=lambda change: change.table):
             entry, facts = state.tables.get(table), now.tables.get(table)
@@ -487,7 +490,7 @@ class CatalogWatch:
     def _values(
         self, former: TableFacts, facts: TableFacts, changes: Sequence[Difference], upto: bytes
     ) -> list[Fill] | None:
-        """What the columns' older rows have; None if any of it is not what events would bring."""
+        """Return new columns' values in older rows; None unless events would bring the same."""
         lacking = [change for change in changes if change.action is Action.READ_AGAIN]
         missing = {c.column: c.fill for c in lacking if not c.other and c.fill is not None}
         settings, database = self._connector.settings, self._config.database
@@ -547,7 +550,10 @@ class CatalogWatch:
             self._said = state.batch, told | obeyed
 
     def _is_due(self, record: Record) -> bool:
-        """A table that a rebuild does not help is rebuilt again and again, but ever more seldom."""
+        """Say whether a record is to be written now.
+
+        A table that a rebuild does not help is rebuilt again and again, at growing intervals.
+        """
         kind, table, more = record
         _, due = self._rebuilds.get(table, (0, 0.0))
         return kind != REBUILD or not more["code"] or time.monotonic() >= due
@@ -559,7 +565,7 @@ class CatalogWatch:
         self._rebuilds[table] = times + 1, time.monotonic() + wait_s
 
     def try_to_look(self) -> None:
-        """Look; a look that fails is said once, and is made up for by the next."""
+        """Look; log a failure once, the next look makes up for it."""
         try:
             self.look()
         except LakemarkError as error:

@@ -1,8 +1,8 @@
 """The last cause in the trace of a connector's task, as it may be shown; pure.
 
-A message may hold values of rows: what is quoted, in brackets, or has digits is left out, unless it
-is a name of the connector's own settings. Of classes that are none of the drivers' and clients' the
-message is left out as a whole.
+A message may hold values of rows. So everything quoted, in brackets or with digits is left out,
+unless it is a name in the connector's own settings. The message of a class that belongs to no known
+driver or client is left out as a whole.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Dead letters as they are read again: which record, why, and its original bytes.
+"""Dead letters as they are read again: the record's place, the reason and its original bytes.
 
 Pure. They are written at least once under a stable id (`output.dead_letter`), so each id counts
 once here. A record of the topic that has no such id is none of ours and is passed over.
@@ -44,24 +44,24 @@ class Letter:
 
     @property
     def table(self) -> str:
-        """The table, by the topic's name where the record does not say; empty if neither does."""
+        """Return the table, by the topic's name where the record has none; empty if unknown."""
         parts = self.topic.split(".")
         return self.named or (".".join(parts[-2:]) if len(parts) > 2 else "")  # noqa: PLR2004
 
     def is_of(self, table: str) -> bool:
-        """Whether it is of this table, as far as it can be told."""
+        """Say whether the letter is of this table, as far as that can be known."""
         if self.named:
             return self.named == table
         return self.table == table or self.topic.endswith(f".{topic_safe(plain_of(table))}")
 
     def without_value(self) -> "Letter":
-        """The same without the bytes that take memory."""
+        """Return the same letter without the bytes of its value, which take memory."""
         return replace(self, value=None)
 
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """Which letters are asked for; an empty field asks for all.
+    """A choice of letters; an empty field chooses all.
 
     Attributes:
         table: of this table.
@@ -76,7 +76,7 @@ class LetterFilter:
     since: datetime | None = None
 
     def __contains__(self, letter: Letter) -> bool:
-        """Whether the letter is asked for."""
+        """Say whether the letter is chosen."""
         if self.since is not None and (letter.written is None or letter.written < self.since):
             return False
         return (
@@ -88,7 +88,7 @@ class LetterFilter:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many letters a table has for one reason."""
+    """The number of letters that a table has for one reason."""
 
     table: str
     reason: str
@@ -101,7 +101,7 @@ def letter_of(
     headers: Sequence[tuple[str, bytes | str | None]],
     timestamp_ms: int | None,
 ) -> Letter | None:
-    """A record of the dead-letters topic; None if it is no dead letter of lakemark's."""
+    """Read a record of the dead-letters topic; None if it is no dead letter of lakemark's."""
     found = {
         name.removeprefix(_PREFIX): text.decode("utf-8", "replace")
         if isinstance(text, bytes)
@@ -128,7 +128,7 @@ def letter_of(
 
 
 def chosen(letters: Iterable[Letter | None], wanted: LetterFilter) -> Iterator[Letter]:
-    """The letters that are asked for, each id once, as they come."""
+    """Yield the letters that the filter chooses, each id once, in the order in which they come."""
     seen: set[str] = set()
     for letter in letters:
         if letter is not None and letter in wanted and letter.id not in seen:
@@ -137,7 +137,7 @@ def chosen(letters: Iterable[Letter | None], wanted: LetterFilter) -> Iterator[L
 
 
 def by_time(letters: Iterable[Letter]) -> list[Letter]:
-    """The oldest first; those of one moment in the order of their topics."""
+    """Sort by time, the oldest first; those of one moment in the order of their topics."""
     begin = datetime.min.replace(tzinfo=UTC)
     return sorted(
         letters, key=lambda one: (one.written or begin, one.topic, one.partition, one.offset)
@@ -145,7 +145,7 @@ def by_time(letters: Iterable[Letter]) -> list[Letter]:
 
 
 def summary(letters: Iterable[Letter]) -> list[Count]:
-    """How many there are of each table and reason."""
+    """Count the letters of each table and reason."""
     counted = Counter((letter.table, letter.reason) for letter in letters)
     return [Count(table, reason, many) for (table, reason), many in sorted(counted.items())]
 

@@ -1,4 +1,4 @@
-"""What a changed setting takes to have an effect: a rule for every setting; pure.
+"""The effort that a change of a setting takes to have an effect: a rule for each setting; pure.
 
 takes            meaning
 ---------------  ----------------------------------------------------------------------------------
@@ -15,7 +15,7 @@ from typing import Final
 
 
 class Takes(StrEnum):
-    """What a change takes, from least to most; the table is in the module's docstring."""
+    """The effort of a change, from least to most; the table is in the module's docstring."""
 
     LIVE = "live"
     RESTART = "restart"
@@ -25,7 +25,7 @@ class Takes(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a change of some settings takes.
+    """The effort that a change of some settings takes.
 
     Attributes:
         settings: dotted path; ``*`` stands for any text, names of tables among it.
@@ -131,7 +131,7 @@ RULES: Final = (
 
 
 def rule_of(setting: str, *, to: str = "") -> Rule:
-    """The rule of a setting.
+    """Return the rule of a setting.
 
     Args:
         setting: its dotted path.

@@ -1,10 +1,10 @@
-"""What the board learns in threads of their own: end offsets, signals, notifications, the source.
+"""The board's feeds, a thread each: end offsets, signals, notifications, source, last hour.
 
-The last hour is read when the pipeline becomes this process's, and kept once a minute.
+The last hour is read when the pipeline becomes this process's, and stored once a minute.
 
-Nothing waits for it. While the brokers are away the lag is unknown and the board says why: Spark's
-own client tries for minutes before the query fails. Of signals and notifications it begins with the
-newest records that are there, so that a restart forgets little.
+No batch waits for a feed. While the brokers are away the lag is unknown and the board says why:
+Spark's own client tries for minutes before the query fails. Signals and notifications are read from
+a little before the end of their topics, so that a restart forgets little.
 """
 
 import threading
@@ -45,14 +45,14 @@ _KEEP_EVERY_S: Final = 60.0
 def running(
     config: Config, board: Board, connector: Connector, leaving: threading.Event
 ) -> Iterator[None]:
-    """Tells the board while the block runs.
+    """Feed the board while the block runs.
 
     Args:
         config: says where the brokers are.
         board: is told.
-        connector: what writes the change topics.
+        connector: writes the change topics.
         leaving: set when the process is about to end as it was told to: then the last minute is
-            kept too. Whoever stops for another reason may not own the pipeline any more.
+            stored too. A process that stops for another reason may not own the pipeline any more.
     """
     stopping = threading.Event()
     threads = [
@@ -78,7 +78,7 @@ def running(
 
 
 def _ends(config: Config, board: Board, stopping: threading.Event, pattern: str) -> None:
-    """End offsets of the change topics, every few seconds; the first offset of each topic once."""
+    """Feed the end offsets of the change topics every few seconds; each first offset once."""
     starts: dict[tuple[str, int], int] = {}
     said = False
     while not stopping.is_set():
@@ -107,13 +107,13 @@ def _ends(config: Config, board: Board, stopping: threading.Event, pattern: str)
 
 
 def _impatient(config: Config) -> Config:
-    """The same brokers, asked with less patience."""
+    """Return the settings with a shorter timeout for the brokers."""
     timeout = min(config.kafka.timeout, timedelta(seconds=_ENDS_WITHIN_S))
     return config.model_copy(update={"kafka": config.kafka.model_copy(update={"timeout": timeout})})
 
 
 def _answers(config: Config, board: Board, stopping: threading.Event) -> None:
-    """Signals and notifications as they come."""
+    """Feed signals and notifications as they come."""
     while not stopping.is_set():
         try:
             admission = Admission()
@@ -132,7 +132,7 @@ def _answers(config: Config, board: Board, stopping: threading.Event) -> None:
 
 @contextmanager
 def _reader(config: Config, admission: Admission) -> Iterator[Consumer]:
-    """A consumer a little before the end of both topics."""
+    """Give a consumer that begins a little before the end of both topics, for the block."""
     names = [config.topics.signals, config.topics.notifications]
     with Cluster(config) as cluster:
         starts, ends = cluster.start_offsets(names), cluster.end_offsets(names)
@@ -166,7 +166,7 @@ def _tell(config: Config, board: Board, message: Message) -> None:
 def _history(
     config: Config, board: Board, stopping: threading.Event, leaving: threading.Event
 ) -> None:
-    """The last hour: what was kept of it first, and only then what there is to keep."""
+    """Recall the stored last hour; only then store it, once a minute."""
     while not _tried(_recall, config, board):
         if stopping.wait(_AGAIN_S):
             return
@@ -177,7 +177,7 @@ def _history(
 
 
 def _tried(step: Callable[[Config, Board], None], config: Config, board: Board) -> bool:
-    """Whether it went well; nothing depends on it, so it is only said."""
+    """Take a step and say whether it went well; a failure is only logged: nothing depends on it."""
     try:
         step(config, board)
     except LakemarkError as error:

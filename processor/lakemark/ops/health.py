@@ -1,4 +1,4 @@
-"""Whether the process is alive, and whether it is ready; pure.
+"""The process's health: alive or not, ready or not; pure.
 
 Alive: the query runs, or another process's does and this one stands by. Ready: the query runs, the
 connector brings changes, every table is within `http.ready_lag` of the source, and none has stopped
@@ -14,7 +14,7 @@ from lakemark.ops.status import DROPPED, ERRORED, PAUSED, STANDBY, STREAMING, St
 
 
 class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why not; `table` is empty where it is the pipeline itself."""
+    """A reason for not being alive or ready; `table` is empty where it is the pipeline itself."""
 
     code: str
     reason: str
@@ -23,7 +23,7 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def not_alive(now: Status) -> Reason | None:
-    """Why no query runs; None if one does, this process's or the one it stands by for."""
+    """Return the reason why no query runs; None if one does, or if this process stands by."""
     pipeline = now.pipeline
     if pipeline.state in {STREAMING, STANDBY}:
         return None
@@ -33,7 +33,7 @@ def not_alive(now: Status) -> Reason | None:
 
 
 def not_ready(now: Status, limit: timedelta) -> list[Reason]:
-    """Every reason why the tables cannot be relied on to be recent."""
+    """Return every reason why the tables cannot be relied on to be recent."""
     alive = not_alive(now)
     if now.pipeline.state == STANDBY:
         return [Reason(STANDBY, "another process runs the pipeline", "ask that one")]

@@ -1,4 +1,4 @@
-"""The batches of the last hour, in a bounded ring of ten-second stretches; a table's pace; pure."""
+"""The batches of the last hour, in a bounded ring of ten-second stretches; event rates; pure."""
 
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _NEWEST: Final = 20  # batches shown one by one; the slowest step is one of thes
 
 
 class BatchHistory:
-    """What batches did; not thread-safe: the board holds the lock."""
+    """The history of the batches; not thread-safe: the board holds the lock."""
 
     def __init__(self) -> None:
         self._stretches: deque[Stretch] = deque(maxlen=STRETCHES)
@@ -24,7 +24,7 @@ class BatchHistory:
         self.seconds: Counter[str] = Counter()
 
     def add(self, done: BatchDone) -> None:
-        """A batch has ended."""
+        """Add a batch that has ended."""
         self._newest.appendleft(done)
         self.count += 1
         self.events += done.events
@@ -40,7 +40,7 @@ class BatchHistory:
         )
 
     def lagging(self, lag: Lag, at_ms: int) -> None:
-        """How far behind the pipeline is now."""
+        """Note the pipeline's lag at a time; each stretch has the highest."""
         now = self._at(at_ms)
         self._stretches[-1] = msgspec.structs.replace(
             now,
@@ -49,30 +49,30 @@ class BatchHistory:
         )
 
     def recall(self, kept: Iterable[Stretch], now_ms: int) -> None:
-        """Stretches that were kept, of this process or another; what this one has seen counts."""
+        """Add stored stretches, of this process or another; one that this process has made wins."""
         own = {stretch.at_ms: stretch for stretch in self._stretches}
         found = {stretch.at_ms: stretch for stretch in kept if stretch.at_ms <= now_ms} | own
         self._stretches.clear()
         self._stretches.extend(found[at] for at in sorted(found))
 
     def _at(self, ms: int) -> Stretch:
-        """The stretch of a time; a clock that went back stays in the newest."""
+        """Return the stretch of a time; a time before the newest stretch belongs to the newest."""
         begin = ms - ms % (STRETCH_S * 1000)
         if not self._stretches or self._stretches[-1].at_ms < begin:
             self._stretches.append(Stretch(begin))
         return self._stretches[-1]
 
     def history(self, now_ms: int) -> History:
-        """The last hour."""
+        """Return the last hour."""
         oldest = now_ms - 3_600_000
         return History(STRETCH_S, tuple(s for s in self._stretches if s.at_ms >= oldest))
 
     def newest(self) -> tuple[BatchDone, ...]:
-        """The newest batches, newest first."""
+        """Return the newest batches, newest first."""
         return tuple(self._newest)
 
     def slowest(self) -> SlowestStep | None:
-        """The step that took most of the newest batches' time; None before the first."""
+        """Return the step that took most of the newest batches' time; None before the first."""
         spent: Counter[str] = Counter()
         for done in self._newest:
             spent.update(done.seconds)
@@ -99,13 +99,13 @@ class EventRate:
         self._seen = deque([(at, events)])  # the first one is the newest before the last minute
 
     def add(self, at: float, events: int) -> None:
-        """So many events were applied by then, in all; `at` in seconds."""
+        """Note how many events were applied in all by a time (seconds)."""
         if events != self._seen[-1][1]:
             self._seen.append((at, events))
         self._forget(at)
 
     def now(self, at: float) -> float:
-        """The pace at a time, in seconds."""
+        """Return the rate at a time (seconds), in events a second."""
         self._forget(at)
         begin, before = self._seen[0]
         return (self._seen[-1][1] - before) / max(1.0, min(PACE_S, at - begin))

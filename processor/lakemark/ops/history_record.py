@@ -1,7 +1,7 @@
-"""The last hour, kept as a record of the progress topic; pure.
+"""The last hour, stored as a record of the progress topic; pure.
 
-So that a restart, or another process that takes the pipeline over, goes on with the charts. 360
-stretches of seven numbers: about 15 kB, and at most `MOST_BYTES`.
+After a restart, or when another process takes the pipeline over, the charts go on. 360 stretches of
+seven numbers: about 15 kB, and at most `MOST_BYTES`.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, lt=10**9)]
 
 
 class UnreadableError(ValueError):
-    """The record is none, or of a form that this version does not know."""
+    """The record is not the last hour, or has a form that this version does not know."""
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -47,7 +47,7 @@ class _Form(msgspec.Struct, frozen=True):
 
 
 def encode(stretches: Iterable[Stretch]) -> bytes:
-    """The record's value: the newest 360 of them, oldest first."""
+    """Return the record's value: the newest 360 stretches, oldest first."""
     kept = [
         _Kept(
             s.at_ms // 1000,
@@ -64,7 +64,7 @@ def encode(stretches: Iterable[Stretch]) -> bytes:
 
 
 def decode(value: bytes | None) -> tuple[Stretch, ...]:
-    """The stretches as they were kept, none without a record.
+    """Return the stretches as they were stored, none without a record.
 
     Raises:
         UnreadableError: it is no such record, or one of a newer version.

@@ -3,7 +3,7 @@
     log = structlog.get_logger(__name__)
     log.info("snapshot.chunk_read", table="public.orders", chunk=7, rows=10_000)
 
-Never a cell value: fields that could hold one are withheld, whoever passes them.
+A line never has a cell value: fields that could hold one are withheld, whoever passes them.
 """
 
 import logging
@@ -24,10 +24,10 @@ _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 def plain(value: Any, text: Callable[[str], str]) -> Any:
-    """Mappings, sequences and what is in them, as JSON has it; bytes become their length.
+    """Return a value as JSON has it: mappings, sequences and their elements; bytes become a length.
 
     Args:
-        value: what it is.
+        value: of any type.
         text: is applied to each text in it, but not to keys.
     """
     if isinstance(value, Mapping):
@@ -48,7 +48,7 @@ def configure(
     form: Literal["console", "json"] = "console",
     stream: TextIO | None = None,
 ) -> None:
-    """Sets up structlog and the standard library's logging; calling it again replaces the setup.
+    """Set up structlog and the standard library's logging; calling it again replaces the setup.
 
     Args:
         level: lowest level shown; Spark's and py4j's own lines are shown from warning on.
@@ -93,7 +93,7 @@ def configure(
 def _of_ours(
     _logger: Any, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """The last word before rendering: no secrets, no cells, no bytes."""
+    """Take secrets, cells and bytes out of a line; the last step before it is rendered."""
     for name, value in event.items():
         if name in _CELLS:
             event[name] = "<withheld>"
@@ -107,7 +107,7 @@ def _of_ours(
 def _of_others(
     _logger: Any, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """A line of a library: all of it is foreign."""
+    """Treat a library's line: all of it is foreign text."""
     for name, value in event.items():
         if not name.startswith("_"):
             event[name] = plain(value, masking.foreign)
@@ -117,7 +117,10 @@ def _of_others(
 def _for_terminal(
     _logger: Any, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Nothing in it is a command or a line of its own; what is in lists Python escapes itself."""
+    """Show a line's texts for a terminal: no command, no line of its own in them.
+
+    Texts within lists are escaped by Python itself.
+    """
     for name, value in event.items():
         if isinstance(value, str):
             event[name] = shown(value, lines=name in _FOREIGN)

@@ -67,7 +67,7 @@ _SECONDS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)  # a trigger is a
 
 
 class Metrics(Collector):
-    """A registry of its own: nothing of other libraries, and as many as there are boards."""
+    """A registry for one board, without the metrics of other libraries."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -81,13 +81,13 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def batch(self, done: BatchDone) -> None:
-        """A batch has ended."""
+        """Add a batch that has ended."""
         self._durations.observe(done.duration())
         for word, gauge in self._held.items():
             gauge.set(done.held.get(word, 0))
 
     def text(self) -> bytes:
-        """All metrics as they are now."""
+        """Return all metrics as they are now."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:

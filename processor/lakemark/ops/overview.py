@@ -40,15 +40,15 @@ _AGAIN_MS: Final = 60_000  # of clocks that do not agree
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """What is known of a pipeline.
+    """The state of a pipeline, seen from outside.
 
     Attributes:
         status: as `/v1/status` says it; its pipeline is meaningless if `began` is false.
         began: whether the pipeline has ever run.
-        asked: who said it: the pipeline itself over HTTP, or its topics.
+        asked: the source of it: the pipeline itself over HTTP, or its topics.
         reread_keys: keys of rows that are to be read again, by table; empty while the brokers are
             away.
-        unreadable: keys of progress records that are none; none of them if the pipeline said all.
+        unreadable: keys of progress records that cannot be read; empty if the pipeline said all.
     """
 
     status: Status
@@ -59,7 +59,7 @@ class Overview(msgspec.Struct, frozen=True):
 
 
 class Lookout:
-    """Looks at one pipeline, again and again: what was seen before gives lag its clock."""
+    """Looks at one pipeline, again and again: the lag is computed from more than one look."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -68,7 +68,7 @@ class Lookout:
         self._answers_since = time.time_ns() // 1_000_000 - _DAY_MS
 
     def look(self, *, deadline_s: float = DEADLINE_S) -> Overview:
-        """What is known now.
+        """Return the state as far as it is known now.
 
         Raises:
             DependencyError: the brokers do not answer in time.
@@ -91,8 +91,10 @@ class Lookout:
         return Overview(status, began, asked, keys, found.unreadable)
 
     def _kept(self, status: Status | None) -> Kept:
-        """What the progress topic holds; nothing where the pipeline has said all of it, or where
-        the brokers are away and the pipeline has said so.
+        """Return the content of the progress topic.
+
+        It is empty where the pipeline itself has said all of it, or where the brokers are away and
+        the pipeline has said so.
         """
         if status is not None and not any(table.rereads for table in status.tables):
             return Kept({}, {})
@@ -121,7 +123,7 @@ class Lookout:
         return msgspec.structs.replace(status, tables=tables, pipeline=now)
 
     def _look_at_source(self) -> None:
-        """A source that cannot be asked is none of the answer's faults: its problems are told."""
+        """Look at the source for the board; that it cannot be asked is a problem of its own."""
         try:
             connector = connectors.read(self._config, attempts=1)
         except LakemarkError as error:
@@ -130,7 +132,7 @@ class Lookout:
         source_watch.look_once(self._config, connector, self._board)
 
     def _place(self) -> tuple[int, Offsets]:
-        """Batch and offsets of the checkpoint; none where it cannot be read from here."""
+        """Return batch and offsets of the checkpoint; none where it cannot be read from here."""
         try:
             stored = Question("the checkpoint", lambda: newest_state(self._config))
             state = stored.result(_CHECKPOINT_S).state
@@ -155,7 +157,7 @@ class Lookout:
 
 
 def _pipeline(found: Kept, unknown: PipelineNow) -> PipelineNow:
-    """The pipeline as it said last; a process that was killed said nothing more."""
+    """Return the pipeline's last record; `unknown` where there is none that can be read."""
     record = found.others.get(PIPELINE)
     try:
         said = msgspec.json.decode(record or b"", type=_Said)

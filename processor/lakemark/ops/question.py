@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class Question(Generic[T]):
-    """A question under way in a thread that a hanging answer cannot keep the process alive with.
+    """A question in a thread of its own, which cannot keep the process alive if no answer comes.
 
     Args:
-        whom: who is asked, for the messages.
+        whom: the one who is asked, for the messages.
         question: asks.
     """
 
@@ -31,7 +31,7 @@ class Question(Generic[T]):
             self._answer.set_exception(error)
 
     def result(self, deadline_s: float) -> T:
-        """The answer.
+        """Return the answer.
 
         Raises:
             LakemarkError: there is none, or none in time.

@@ -1,8 +1,8 @@
 """Warnings and errors that repeat: some of a kind, then one a minute with how many were left out.
 
 A fault that repeats thousands of times a second would fill the disk and say nothing new. Lines are
-of one kind when they have the same logger, level, event and table and differ in numbers and traces
-only; so what is said of another table, or for another reason, is never left out for that.
+of one kind when they have the same logger, level, event and table and differ only in numbers and
+traces: so a line about another table, or with another reason, is never left out for that.
 """
 
 import logging
@@ -25,7 +25,7 @@ _VARYING: Final = frozenset({"event", "exception", "level", "stack", "table", "t
 
 
 class LineKind(NamedTuple):
-    """What lines have in common that repeat each other; `text` without its numbers."""
+    """The common parts of lines that repeat each other; `text` is without its numbers."""
 
     logger: str
     level: int
@@ -36,7 +36,14 @@ class LineKind(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
-    """How many more may be written, as of when; how many were left out, the last one when."""
+    """A kind's count of lines that may still be written, at a time, and of lines left out.
+
+    Attributes:
+        at: when `left` was brought up to date, in seconds.
+        left: lines that may be written at once.
+        out: lines left out since the last one that was written.
+        out_at: when the last of these came, in seconds.
+    """
 
     left: float = AT_ONCE
     at: float = 0.0
@@ -58,7 +65,11 @@ class Repeats:
         self._swept = clock()
 
     def left_out(self, kind: LineKind) -> int | None:
-        """How many were left out before this one; None if it is to be left out itself."""
+        """Decide about a line.
+
+        Returns:
+            how many were left out before it; None if it is to be left out itself.
+        """
         kind, now = self._bounded(kind), self._clock()
         seen = self._seen.setdefault(kind, _Seen(at=now))
         seen.left = min(AT_ONCE, seen.left + (now - seen.at) / EVERY_S)
@@ -71,7 +82,7 @@ class Repeats:
         return out
 
     def over(self) -> Iterator[tuple[LineKind, int]]:
-        """Kinds of which some were left out and none has come since; what is past is forgotten."""
+        """Yield kinds with lines left out and none since, with the number; forget past kinds."""
         now = self._clock()
         if now - self._swept < _SWEEP_S:
             return
@@ -101,7 +112,7 @@ class Handler(logging.StreamHandler[TextIO]):
         self._repeats = repeats or Repeats()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes a line, or counts it."""
+        """Write a line, or count it as left out."""
         if record.levelno >= logging.WARNING:
             for kind, count in self._repeats.over():
                 super().emit(_summary(kind, count))
@@ -135,7 +146,7 @@ def _say(record: logging.LogRecord, count: int) -> None:
 
 
 def _summary(kind: LineKind, count: int) -> logging.LogRecord:
-    """Of lines that were left out and will not be followed by another one."""
+    """Return a line for lines that were left out and will not be followed by another one."""
     event = kind.event or kind.text.partition("\n")[0]
     said = {"msg": "log.left_out", "of": event, "lines": count}
     if kind.table:

@@ -1,10 +1,10 @@
-"""Replay of dead letters: which rows are to be read again, and which letters cannot be replayed.
+"""Replay of dead letters: the rows to read again, and the letters that cannot be replayed.
 
-A change event cannot be applied late: the position gate drops what is older than what has been
+A change event cannot be applied late: the replay filter drops events that are older than those
 applied. So the row of its key is read again from the database, by a signal with `keys`.
 
-Pure: the letters and the catalog's schemas are arguments. Keys go the way of all keys: record key →
-canonical key (`keys`) → texts that the database compares (`Database.key_texts`).
+Pure: the letters and the catalog's schemas are arguments. A letter's key takes the way of all keys:
+record key → canonical key (`keys`) → texts that the database compares (`Database.key_texts`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ class Rereading:
     """Rows of one table that are to be read again.
 
     Attributes:
-        table: which.
+        table: its name.
         keys: in key order, each once: the texts of its columns.
         letters: ids of the letters that ask for them.
     """
@@ -42,14 +42,14 @@ class Rereading:
     letters: list[str] = field(default_factory=list)
 
     def signals(self) -> Iterator[dict[str, Any]]:
-        """`data` of the execute-snapshot signals: one, or several if there are many keys."""
+        """Yield `data` of the execute-snapshot signals: one, or several if there are many keys."""
         for part in _parts(self.keys):
             yield {"data-collections": [quoted(self.table)], "keys": [list(key) for key in part]}
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A letter that cannot be replayed: why, and what to do instead."""
+    """A letter that cannot be replayed: the reason, and what to do instead."""
 
     letter: str
     table: str
@@ -60,7 +60,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a replay comes to."""
+    """The plan of a replay."""
 
     rereadings: list[Rereading]
     refused: list[Refused]
@@ -74,7 +74,7 @@ def planned(
     converter: Converter,
     key_texts: KeyTexts,
 ) -> Replay:
-    """Sorts letters into rows to be read again, by table, and letters that cannot be replayed.
+    """Sort letters into rows to be read again, by table, and letters that cannot be replayed.
 
     Args:
         letters: each once.
@@ -110,7 +110,7 @@ def _sort(
     converter: Converter,
     key_texts: KeyTexts,
 ) -> None:
-    """Letters of a table that has a key: into the replay."""
+    """Sort the letters of a table that has a key into the replay."""
     entry = Rereading(table)
     columns = [schema.column(name) for name in schema.key]
     canonical = converter.canonical_keys([letter.key for letter in letters], schema)

@@ -1,4 +1,4 @@
-"""What a running pipeline says of itself over HTTP, asked by a command on its machine."""
+"""The state of a running pipeline over HTTP, asked for by a command on the same machine."""
 
 from typing import Final
 
@@ -14,11 +14,11 @@ _ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noq
 
 
 def served_status(config: Config) -> Status | None:
-    """The state as the process that runs the pipeline knows it.
+    """Return the state from the process that runs the pipeline.
 
     Returns:
-        None if `http.bind` names no address, nobody answers there in time, it is another pipeline,
-        or a process that does not run the query: stands by, or is about to start.
+        None if `http.bind` names no address, if nobody answers there in time, or if the process
+        there has another pipeline or runs no query: it stands by, or is about to start.
     """
     address = _address(config)
     if address is None:

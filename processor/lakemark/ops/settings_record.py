@@ -1,4 +1,4 @@
-"""The settings that a query runs with, kept as a record of the progress topic; pure.
+"""The settings that a query runs with, stored as a record of the progress topic; pure.
 
 `lakemark plan` compares them with a configuration that was changed since. Secrets are masked, as
 `lakemark config show` does it, so a changed secret does not show.
@@ -30,7 +30,7 @@ class SettingsRecord(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A setting that is not what it was; an empty text is a setting that is not set."""
+    """A setting that has changed; an empty text stands for one that is not set."""
 
     setting: str
     before: str
@@ -40,7 +40,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def masked(config: Config) -> dict[str, str]:
-    """Every setting as text, by its dotted path, without secrets."""
+    """Return every setting as text, by its dotted path, without secrets."""
     hide = config.masks().foreign
     return {
         ".".join(path): MASK if secret and value else hide(value)
@@ -49,12 +49,12 @@ def masked(config: Config) -> dict[str, str]:
 
 
 def encode(config: Config, *, ts_ms: int) -> bytes:
-    """The record's value."""
+    """Return the record's value."""
     return msgspec.json.encode(SettingsRecord(masked(config), ts_ms))
 
 
 def decode(value: bytes | None) -> SettingsRecord | None:
-    """The record as it was written; None if there is none, or none that can be read."""
+    """Return the record as it was written; None if there is none, or none that can be read."""
     try:
         return msgspec.json.decode(value or b"", type=SettingsRecord)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -62,9 +62,9 @@ def decode(value: bytes | None) -> SettingsRecord | None:
 
 
 def changes(before: Mapping[str, str], config: Config) -> list[Change]:
-    """What differs between settings that ran and these, in the order of the latter.
+    """Return the differences between the settings that ran and these, in the order of these.
 
-    A setting of which `before` says nothing, as another version knows it, is not compared.
+    A setting that `before` lacks, because another version wrote it, is not compared.
 
     Args:
         before: of `SettingsRecord.settings`, or some of them.

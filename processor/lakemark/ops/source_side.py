@@ -1,4 +1,4 @@
-"""Whether changes come to Kafka at all, and up to when all of them are known to have come; pure.
+"""The source side: do changes come to Kafka, and up to when have all of them come? Pure.
 
 Kafka that has nothing unread says nothing of a connector that has stopped. So the source is looked
 at every few seconds, and each look may prove that what had been committed up to some moment has
@@ -48,7 +48,7 @@ Clock = float  # seconds since the epoch
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is known of the source before anybody is asked.
+    """The facts about the source that are known before anybody is asked.
 
     Attributes:
         name: the connector's.
@@ -66,20 +66,20 @@ class Expected:
 
     @property
     def watched(self) -> bool:
-        """Whether anything can ever show that changes come."""
+        """Say whether anything can ever show that changes come."""
         return bool(self.place or self.heartbeat_s or self.database)
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectorSeen:
-    """What Connect says: the states of the connector and of its tasks."""
+    """The states of the connector and of its tasks, from Connect."""
 
     state: str
     tasks: tuple[Task, ...] = ()
 
     @property
     def worst(self) -> str:
-        """The gravest of the states; a connector without tasks does nothing."""
+        """Return the gravest of the states; a connector without tasks does nothing."""
         states = {self.state, *(task.state for task in self.tasks)}
         if self.state == RUNNING and not self.tasks:
             states.add(UNASSIGNED)
@@ -88,7 +88,7 @@ class ConnectorSeen:
 
 @dataclass(frozen=True, slots=True)
 class SourceLook:
-    """What was found at one moment; an error where somebody did not answer.
+    """The answers at one moment; an error where somebody did not answer.
 
     Attributes:
         at: when.
@@ -109,8 +109,9 @@ class SourceSide:
     """The looks at one source, one after the other.
 
     Args:
-        expected: what is known of it.
-        patient: whether there will be more looks: what may pass by itself must be seen twice then.
+        expected: the facts known before.
+        patient: whether there will be more looks: a problem that may pass by itself must then be
+            seen twice.
     """
 
     def __init__(self, expected: Expected, *, patient: bool = True) -> None:
@@ -121,11 +122,11 @@ class SourceSide:
         self._proven: Clock | None = None
 
     def unseen(self, at: Clock) -> SourceNow:
-        """Return what is known before the first look."""
+        """Return the source's state before the first look."""
         return SourceNow(_ms(at), self._expected.watched)
 
     def seen(self, look: SourceLook) -> SourceNow:
-        """Return what is known after a look; `look.at` never goes back."""
+        """Return the source's state after a look; `look.at` never goes back."""
         if self._begun is None:
             self._begun = look.at
         found = {problem[0]: problem for problem in self._problems(look)}
@@ -177,7 +178,10 @@ class SourceSide:
     # -- what is wrong --------------------------------------------------------------------------
 
     def _problems(self, look: SourceLook) -> Iterator[tuple[str, str, str]]:
-        """Causes before their consequences: what a stopped connector lets fall silent is none."""
+        """Yield problems (code, reason, hint), causes before their consequences.
+
+        Silence that a stopped connector causes is no problem of its own.
+        """
         found = [*self._of_connect(look.connector), *self._of_slot(look.slot)]
         yield from found or self._of_silence(look)
 
@@ -242,7 +246,7 @@ class SourceSide:
             yield slot.code, slot.message, slot.hint
 
     def _silent_s(self, look: SourceLook) -> float | None:
-        """For how long no heartbeat has come, if that is too long."""
+        """Return for how long (seconds) no heartbeat has come; None if that is not too long."""
         every = self._expected.heartbeat_s
         if not every or not look.heartbeats_read:
             return None

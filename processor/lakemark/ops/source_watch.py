@@ -1,6 +1,7 @@
 """Looks at the source every few seconds, in a thread of its own: Connect, the slot, heartbeats.
 
-Nothing waits for it, and each question has a short deadline: who does not answer is what is found.
+No batch waits for a look, and each question has a short deadline: that somebody does not answer is
+a result, too.
 """
 
 import threading
@@ -36,7 +37,7 @@ _Answer = TypeVar("_Answer")
 
 
 def expected(config: Config, connector: Connector) -> Expected:
-    """Return what is known of the source before anybody is asked."""
+    """Return the facts about the source that are known before anybody is asked."""
     connect = config.source.connect
     slot = _slot_name(connector)
     return Expected(
@@ -49,7 +50,7 @@ def expected(config: Config, connector: Connector) -> Expected:
 
 
 class SourceWatch:
-    """Who is asked, with connections that stay open; for one thread.
+    """The questions to Connect, the database and Kafka, over open connections; for one thread.
 
     Args:
         config: says where everybody is.
@@ -73,7 +74,7 @@ class SourceWatch:
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        """Connects with the first look."""
+        """Return this watch; the first look connects."""
         return self
 
     def __exit__(
@@ -82,13 +83,13 @@ class SourceWatch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._open.close()
         if self._database is not None:
             self._database.close()
 
     def look(self) -> SourceLook:
-        """Return what everybody says now; who does not answer is an error in it."""
+        """Return all answers; that somebody does not answer is an error in them."""
         connector, slot = _answer(self._ask_connect), _answer(self._ask_slot)
         newest = _answer(self._ask_heartbeats)
         read = not isinstance(newest, LakemarkError)
@@ -135,7 +136,7 @@ class SourceWatch:
 
 
 def look_once(config: Config, connector: Connector, board: Board) -> None:
-    """Tells a board what the source is like now."""
+    """Look once and tell the board."""
     side = SourceSide(expected(config, connector), patient=False)
     with SourceWatch(config, connector) as watch:
         board.source(side.seen(watch.look()))
@@ -145,7 +146,7 @@ def look_once(config: Config, connector: Connector, board: Board) -> None:
 
 
 def unknown(config: Config, error: LakemarkError) -> SourceNow:
-    """Return what is known of a source whose connector cannot even be asked for its settings."""
+    """Return the state of a source whose connector cannot even be asked for its settings."""
     connect = config.source.connect
     name = connect.connector if connect else ""
     side = SourceSide(Expected(name, "", {}, 0.0, database=False), patient=False)
@@ -156,7 +157,7 @@ def unknown(config: Config, error: LakemarkError) -> SourceNow:
 def keep_looking(
     config: Config, board: Board, stopping: threading.Event, connector: Connector
 ) -> None:
-    """Tells a board every few seconds, until it is stopped."""
+    """Look every few seconds and tell the board, until `stopping` is set."""
     side, said, looks = SourceSide(expected(config, connector)), frozenset[str](), 0
     absent = frozenset[str]()
     with SourceWatch(config, connector) as watch:

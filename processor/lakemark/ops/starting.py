@@ -1,4 +1,4 @@
-"""What a start is doing: a line at each step, and another one while a step takes long."""
+"""The steps of a start: a line in the log at each, and another one while a step takes long."""
 
 import threading
 import time
@@ -26,7 +26,7 @@ class Starting:
     """The start that is under way, if any; it is watched within its `with` block.
 
     Args:
-        say_s: so often a step that lasts is named again.
+        say_s: seconds after which a step that lasts is named again, and again.
     """
 
     def __init__(self, say_s: float = SAY_S) -> None:
@@ -35,26 +35,26 @@ class Starting:
         self._over = threading.Event()
 
     def __enter__(self) -> Self:
-        """Watches, in a thread of its own."""
+        """Begin to watch, in a thread of its own."""
         threading.Thread(target=self._watch, name="starting", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is watched any more."""
+        """Stop watching."""
         self._over.set()
 
     def step(self, name: str) -> None:
-        """Begins one of the `STEPS`."""
+        """Begin one of the `STEPS`."""
         self._step, self._since = name, time.monotonic()
         log.info("pipeline.starting", step=name, does=STEPS[name])
 
     def next(self, name: str) -> None:
-        """Goes on to a step of the start that is under way; nothing where there is none."""
+        """Go on to a step of the start that is under way; do nothing where there is none."""
         if self._step and self._step != name:
             self.step(name)
 
     def end(self) -> None:
-        """The start is over, whatever came of it."""
+        """End the start, whatever came of it."""
         self._step = ""
 
     def _watch(self) -> None:

@@ -1,4 +1,4 @@
-"""What `/v1/status` and `/v1/history` answer: frozen values; `schemas/status.json` is theirs.
+"""The answers of `/v1/status` and `/v1/history`: frozen values; `schemas/status.json` is theirs.
 
 Times ending in `_ms` are milliseconds since the epoch. A number that is not known is null.
 
@@ -55,10 +55,10 @@ class PipelineNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Lag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far behind the source, a bound: no change that was committed longer ago is missing.
+    """The distance behind the source, a bound: no change that was committed longer ago is missing.
 
     0 seconds while nothing is unread in Kafka and the source is known to have sent everything; null
-    where nothing says so.
+    where nothing shows that.
     """
 
     seconds: float | None = None
@@ -96,7 +96,7 @@ class TableNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SourceProblem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why changes may not come to Kafka; `since_ms` is when it was seen first."""
+    """A reason why changes may not come to Kafka; `since_ms` is when it was seen first."""
 
     code: str
     reason: str
@@ -125,11 +125,11 @@ class SourceNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CatalogChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a look at the database's catalog has found (`reason`), and what follows from it.
+    """A change in the database's catalog (`reason`), and what follows from it.
 
     `action` is nothing (the table is right as it is), fill (its older rows get the values),
-    read-again (it is snapshotted), rebuild (it is made anew), stop (it waits until what `hint` says
-    is done) or dropped (its Delta table stays as it is).
+    read-again (it is snapshotted), rebuild (it is made anew), stop (it waits until somebody did
+    what `hint` says) or dropped (its Delta table stays as it is).
     """
 
     table: str
@@ -141,10 +141,10 @@ class CatalogChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CatalogNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The database's catalog as it was looked at last; `looked_ms` is null before the first time.
+    """The newest look at the database's catalog; `looked_ms` is null before the first.
 
-    `reason` says why the newest look failed, and is empty where it did not. `changes` are the
-    newest ones, newest first.
+    `reason` says why that look failed, and is empty where it did not. `changes` are the newest
+    ones, newest first.
     """
 
     looked_ms: int | None = None
@@ -153,7 +153,11 @@ class CatalogNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a batch did; `seconds` are by step, `held` is `advance.News.held`."""
+    """The effects of a batch; `seconds` are by step.
+
+    `held` is what the shards hold for snapshots: `touches` (changed keys), `parts`, and the bytes
+    of the `largest_state`; empty without a run.
+    """
 
     batch: int
     events: int
@@ -163,7 +167,7 @@ class BatchDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     held: dict[str, int] = {}
 
     def duration(self) -> float:
-        """Seconds of all its steps."""
+        """Return the seconds of all its steps."""
         return sum(self.seconds.values())
 
 
@@ -207,7 +211,7 @@ class WindowsNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Delay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why snapshots wait; they go on by themselves."""
+    """A reason why snapshots wait; they go on by themselves."""
 
     code: str
     reason: str
@@ -215,7 +219,7 @@ class Delay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScanNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far a table of a run has come; `status` is empty while it goes on.
+    """The progress of a table in a run; `status` is empty while it goes on.
 
     `inexact` counts values that the lake gets otherwise than the database has them: null where
     Debezium cannot carry one, the first or last date of the lake. `stage` (arming, waiting,
@@ -312,7 +316,7 @@ class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def as_told(status: Status) -> dict[str, Any]:
-    """The state for others: no secret explains a fault; ids and answers are as they were sent."""
+    """Return the state for others: secrets in faults are masked; ids and answers stay as sent."""
     found: dict[str, Any] = msgspec.to_builtins(status)
     told = ("pipeline", "tables", "snapshot_delay", "source", "catalog")
     faults = {name: found[name] for name in told}
@@ -320,7 +324,7 @@ def as_told(status: Status) -> dict[str, Any]:
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema of `Status`."""
+    """Return the JSON Schema of `Status`."""
     found = msgspec.json.schema(Status)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
 

@@ -31,7 +31,7 @@ _IDENTITY: Final = "pipeline.json"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the checkpoint holds of lakemark's own.
+    """The content of the pipeline's own files in the checkpoint.
 
     Attributes:
         state: of the newest batch; None before the first.
@@ -46,7 +46,7 @@ class Stored:
 
 
 def newest_state(config: Config) -> Stored:
-    """The newest state in the checkpoint.
+    """Return the newest state in the checkpoint.
 
     Raises:
         DependencyError: the checkpoint cannot be read from here.
@@ -69,7 +69,7 @@ def newest_state(config: Config) -> Stored:
 
 
 def paused_tables(config: Config) -> PipelineState:
-    """What the progress topic says of tables that do not stream: their first offsets not applied.
+    """Return the progress topic's tables that do not stream; their first offsets not applied.
 
     Raises:
         DependencyError: Kafka is away.
@@ -80,7 +80,7 @@ def paused_tables(config: Config) -> PipelineState:
 
 
 def _first(entries: Iterable[TableState]) -> Offsets:
-    """The lowest offset that any of the tables wants, by topic and partition."""
+    """Return the lowest offset that any of the tables needs, by topic and partition."""
     first: Offsets = {}
     for entry in entries:
         for topic, partitions in entry.progress.from_offsets.items():
@@ -91,7 +91,7 @@ def _first(entries: Iterable[TableState]) -> Offsets:
 
 
 def local(path: str) -> Path | None:
-    """The folder of a local location; None for object stores and Hadoop."""
+    """Return the folder of a local location; None for object stores and Hadoop."""
     if path.startswith("file:"):
         return Path("/" + path.removeprefix("file:").lstrip("/"))
     return None if "://" in path else Path(path)
@@ -122,7 +122,7 @@ class _Store:
 
 
 def stored_in(files: _Local | _Store) -> Stored:
-    """What is stored in a checkpoint's files."""
+    """Return the content of a checkpoint's files."""
     names = files.names(_STATES)
     batches = [int(n[:-5]) for n in names if n.endswith(".json") and n[:-5].isdigit()]
     state = stored_form.decode(files.read(f"{_STATES}/{max(batches)}.json")) if batches else None

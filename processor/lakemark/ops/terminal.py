@@ -14,7 +14,7 @@ _BASIC: Final = 0xFFFF  # beyond it a character takes two of JSON's escapes
 
 
 def shown(text: str, *, lines: bool = False) -> str:
-    """The text in one line, or with its line breaks and tabs."""
+    """Return the text in one line, or with its line breaks and tabs."""
     if text.isprintable():
         return text
     kept = "\n\t" if lines else ""
@@ -22,7 +22,7 @@ def shown(text: str, *, lines: bool = False) -> str:
 
 
 def shown_json(value: Any, *, indent: int | None = 2) -> str:
-    """JSON for programs and for people: readable letters stay as they are."""
+    """Return JSON for programs and for people: readable letters stay as they are."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return _NOT_ASCII.sub(lambda m: m[0] if m[0].isprintable() else _in_json(m[0]), text)
 

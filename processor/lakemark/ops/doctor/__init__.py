@@ -1,1 +1,1 @@
-"""`lakemark doctor`: who is asked, and what is said of the answers."""
+"""`lakemark doctor`: questions to Kafka, Connect, the database and the machine, and findings."""

@@ -1,6 +1,6 @@
 """The connector: from its settings and its state to findings. Pure.
 
-What makes a connector unfit is said in `suitability`; here is what should be known besides.
+`suitability` finds settings that make a connector unfit; here is what else should be known.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffsets:
-    """How far the connector has committed, by Connect; `missing`: why it does not answer.
+    """The position that the connector has committed, by Connect; `missing` says why it is unknown.
 
     `position` is empty if the connector has committed none, or is in a snapshot of its own.
     """
@@ -73,12 +73,12 @@ class ConnectorFacts:
 
     @property
     def runs(self) -> bool:
-        """Whether it and all its tasks run, as far as is known."""
+        """Say whether it and all its tasks run, as far as is known."""
         return self.state == "RUNNING" and all(t.state == "RUNNING" for t in self.tasks)
 
 
 def findings(facts: ConnectorFacts, config: Config) -> list[Finding]:
-    """Everything about the connector."""
+    """Return all findings about the connector."""
     return [
         *_state(facts, config),
         *(_setting(problem) for problem in facts.problems),
@@ -95,7 +95,7 @@ def findings(facts: ConnectorFacts, config: Config) -> list[Finding]:
 
 
 def other_cluster(facts: ConnectorFacts, cluster_id: str) -> list[Finding]:
-    """Whether Connect works with the Kafka that we read."""
+    """Warn if Connect works with another Kafka than the one that we read."""
     if not facts.cluster_id or facts.cluster_id == cluster_id:
         return []
     return [
@@ -110,7 +110,11 @@ def other_cluster(facts: ConnectorFacts, cluster_id: str) -> list[Finding]:
 
 
 def _committed(facts: ConnectorFacts, config: Config) -> Iterator[Finding]:
-    """Rows of snapshots go to output topics when all events before them are known to be written."""
+    """Report whether the committed position can be seen.
+
+    Rows of snapshots go to output topics when all events before them are known to be written, and
+    the committed position shows that soonest.
+    """
     if config.output is None:
         return
     committed = facts.committed
@@ -173,7 +177,7 @@ def _down(name: str, reason: str, place: str) -> Finding:
 
 
 def _modes(settings: Mapping[str, str]) -> Iterator[Finding]:
-    """Modes that keep every value; of the others `suitability` tells."""
+    """Report modes that keep every value; `suitability` reports the others."""
     check = "connector setting"
     try:
         modes = HandlingModes.from_connector(settings)
@@ -246,7 +250,7 @@ def _snapshot_mode(settings: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _snapshot_parts(settings: Mapping[str, str]) -> Iterator[Finding]:
-    """Settings with which the connector's own snapshot is not the whole of the tables."""
+    """Report settings with which the connector's own snapshot lacks a part of the tables."""
     if settings.get("snapshot.mode", "initial").strip().lower() in WITHOUT_ROWS:
         return
     for name, left_out in PARTS.items():

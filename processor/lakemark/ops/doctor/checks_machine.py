@@ -21,9 +21,9 @@ class Java:
     """The java that Spark would run.
 
     Attributes:
-        command: where it is; empty if there is none.
-        version: as it says it, such as 17.0.9; empty if it does not run.
-        error: why there is none or why it does not run.
+        command: its path; empty if there is none.
+        version: as java prints it, such as 17.0.9; empty if it does not run.
+        error: the reason why there is none or why it does not run.
     """
 
     command: str
@@ -86,7 +86,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """What this machine has.
+    """Facts about this machine.
 
     Attributes:
         java: the one that Spark would run.
@@ -116,7 +116,7 @@ class MachineFacts:
 
 
 def findings(facts: MachineFacts) -> list[Finding]:
-    """Everything about this machine."""
+    """Return all findings about this machine."""
     return [
         _java(facts.java),
         _jars(facts),

@@ -45,7 +45,7 @@ _BESIDE: Final = 64 << 10
 
 
 def findings(facts: KafkaFacts, config: Config) -> list[Finding]:
-    """Everything about the output topics; nothing where there are none."""
+    """Return all findings about the output topics; nothing where there are none."""
     if config.output is None:
         return []
     hides = list(_hides_changes(facts, config))
@@ -63,7 +63,7 @@ def tables_of(
     topics: Mapping[str, str],
     state: PipelineState | None,
 ) -> dict[str, str]:
-    """The tables that have output topics, each with its change topic.
+    """Return the tables that have output topics, each with its change topic.
 
     Args:
         config: ours.
@@ -82,12 +82,12 @@ def tables_of(
 
 
 def needed_bytes(config: Config) -> int:
-    """The least `max.message.bytes` that takes every event which is no dead letter."""
+    """Return the least `max.message.bytes` that takes every event which is no dead letter."""
     return config.stream.max_event_bytes + _BESIDE
 
 
 def _hides_changes(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
-    """What is named like an output topic is never read: the change topics must not be."""
+    """Report change topics that are named like output topics: those are never read."""
     prefix = config.output.topic_prefix if config.output else ""
     hidden = output_names.hidden(prefix, facts.tables.values())
     if hidden:

@@ -1,7 +1,7 @@
-"""How far the pipeline has read, against what the brokers still have. Pure.
+"""The pipeline's place in the log, against what the brokers still have. Pure.
 
-What is lost is found as `lakemark run` finds it (`data_loss.gaps`); here it is also said what soon
-will be.
+Lost records are found as `lakemark run` finds them (`data_loss.gaps`); here records that will be
+lost soon are reported as well.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ _WEEK_MS: Final = 604_800_000
 
 @dataclass(frozen=True, slots=True)
 class PlaceFacts:
-    """Where the pipeline stands, and what the brokers have.
+    """The pipeline's place, and what the brokers have.
 
     Attributes:
         state: the newest; that of paused tables alone if `missing`; None if it never ran.
@@ -48,7 +48,7 @@ class PlaceFacts:
 
 
 def findings(facts: PlaceFacts, config: Config) -> list[Finding]:
-    """Everything about the pipeline's place in the log."""
+    """Return all findings about the pipeline's place in the log."""
     found = []
     if facts.missing:
         found.append(
@@ -82,7 +82,7 @@ def _places(facts: PlaceFacts, state: PipelineState, config: Config) -> Iterator
 
 
 def _wanted(state: PipelineState) -> Offsets:
-    """The first offset that is still wanted, by topic and partition."""
+    """Return the first offset that is still to be read, by topic and partition."""
     wanted = {topic: dict(partitions) for topic, partitions in state.offsets.items()}
     for entry in state.tables.values():
         for topic, partitions in entry.progress.from_offsets.items():

@@ -1,4 +1,4 @@
-"""Brokers and topics: from what they say of themselves to findings. Pure."""
+"""Brokers and topics: from their answers to findings. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class OutputFacts:
-    """What the brokers say of output topics, beside `KafkaFacts.topics`.
+    """Facts about output topics, from the brokers, beside `KafkaFacts.topics`.
 
     Attributes:
         tables: the change topic of each table that has an output topic; empty = not known.
@@ -57,7 +57,7 @@ class OutputFacts:
 
 @dataclass(frozen=True, slots=True)
 class KafkaFacts:
-    """What the brokers say.
+    """Facts from the brokers.
 
     Attributes:
         cluster_id: Kafka's id of the cluster.
@@ -88,7 +88,7 @@ class KafkaFacts:
 
 
 def findings(facts: KafkaFacts, config: Config) -> list[Finding]:
-    """Everything about brokers and topics."""
+    """Return all findings about brokers and topics."""
     return [
         _brokers(facts, config),
         *_clock(facts.ahead_s),
@@ -107,7 +107,10 @@ def _brokers(facts: KafkaFacts, config: Config) -> Finding:
 
 
 def _clock(ahead_s: float | None) -> Iterator[Finding]:
-    """Records bear the time of the broker or of who wrote them; in our future they cannot be."""
+    """Report a clock that is wrong: a record bears the time of its broker or writer.
+
+    A record's time in our future shows that their clock or ours is wrong.
+    """
     if ahead_s is not None and ahead_s > 0:
         yield clock("newest record in Kafka", ahead_s)
 
@@ -157,7 +160,7 @@ def _change_topic(name: str, topic: Topic, config: Config) -> Iterator[Finding]:
 
 
 def kept_for(settings: Mapping[str, str]) -> str:
-    """How long a topic keeps its records, in words."""
+    """Return in words for how long a topic keeps its records."""
     size = int(settings.get("retention.bytes", "-1"))
     span = int(settings.get("retention.ms", "-1"))
     said = FOR_EVER if span < 0 else f"for {show_duration(timedelta(milliseconds=span))}"
@@ -170,7 +173,7 @@ def kept_for(settings: Mapping[str, str]) -> str:
 def missing_rights(
     name: str, topic: Topic, wanted: Sequence[str], config: Config
 ) -> Iterator[Finding]:
-    """The rights that we lack with a topic, as one finding at most."""
+    """Yield one finding for all rights with a topic that we lack; none if we have all."""
     if topic.operations is None:
         return  # the broker does not say
     missing = [right for right in wanted if right not in topic.operations]
@@ -197,7 +200,7 @@ def _group(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
 
 
 def settings_hidden(check: str, name: str, config: Config) -> Finding:
-    """A topic whose settings may not be seen."""
+    """Return the finding for a topic whose settings we may not see."""
     return warning(
         check,
         name,

@@ -2,11 +2,11 @@
 
 1. this machine is looked at, while
 2. the connector says what it captures,
-3. the database is asked about that, and
-4. the brokers about the topics of it.
+3. the database is asked about those tables, and
+4. the brokers about their topics.
 
-Who does not answer makes its own checks errors, with the reason; all others go on with what is
-known. Every call has a deadline of its own, and each of the four `DEADLINE_S`.
+If one of them does not answer, its own checks are errors, with the reason; all others go on with
+what is known. Every call has a deadline of its own, and each of the four `DEADLINE_S`.
 """
 
 from typing import Final
@@ -29,7 +29,7 @@ with the default timeouts, a broker that is away 30 s."""
 
 
 def examine(config: Config, *, deadline_s: float = DEADLINE_S) -> list[Finding]:
-    """Everything that can be checked from here: brokers, topics, connector, database, machine."""
+    """Return all findings: about brokers, topics, connector, database and machine."""
     machine = Question("this machine", lambda: machine_facts(config))
     connector, about_connector = _connector(config, deadline_s)
     database, about_database = _database(config, connector, deadline_s)

@@ -13,14 +13,14 @@ from lakemark.settings.config import Config
 
 @dataclass(frozen=True, slots=True)
 class ConnectorAnswers:
-    """The connector as the pipeline sees it, and as the doctor does."""
+    """The connector as the pipeline uses it, and the facts that the doctor checks."""
 
     connector: Connector
     facts: ConnectorFacts
 
 
 def connector_facts(config: Config) -> ConnectorAnswers:
-    """Everything about the connector.
+    """Return the connector and all facts about it.
 
     Raises:
         DependencyError: Connect does not answer.
@@ -46,7 +46,7 @@ def connector_facts(config: Config) -> ConnectorAnswers:
 
 
 def _committed(config: Config, connector: Connector) -> CommittedOffsets:
-    """How far the connector has committed; all else is known without it."""
+    """Return the position that the connector has committed, or the reason why it is unknown."""
     kind, server = database_kind(connector.settings), connector.topic_prefix
     try:
         offsets = connectors.offsets(config)

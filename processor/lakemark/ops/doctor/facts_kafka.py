@@ -1,4 +1,4 @@
-"""Asks the brokers what `checks_topics` wants to know; nothing is written or created."""
+"""Questions to the brokers for `checks_topics`; nothing is written or created."""
 
 import time
 from collections import defaultdict
@@ -22,7 +22,7 @@ from lakemark.state.selection import select
 def kafka_facts(
     config: Config, connector: Connector | None, tables: Sequence[str] | None, *, streams: bool
 ) -> KafkaFacts:
-    """Everything about brokers and topics.
+    """Return all facts about brokers and topics.
 
     Args:
         config: ours.
@@ -80,7 +80,7 @@ def _facts(
 
 
 def _empty(cluster: Cluster, names: Sequence[str]) -> frozenset[str]:
-    """Those of the topics that hold no record."""
+    """Return those of the topics that hold no record."""
     first, ends = cluster.start_offsets(names), cluster.end_offsets(names, committed=False)
     held = {place[0] for place, end in ends.items() if end > first.get(place, 0)}
     return frozenset(names) - held
@@ -89,7 +89,7 @@ def _empty(cluster: Cluster, names: Sequence[str]) -> frozenset[str]:
 def _change_topics(
     cluster: Cluster, config: Config, connector: Connector, tables: Sequence[str] | None
 ) -> dict[str, str]:
-    """The topic of each captured table and of the signal table."""
+    """Return the topic of each captured table and of the signal table."""
     if tables is None or config.source.topics:
         start = connector.topic_prefix + connector.settings.get("topic.delimiter", ".")
         return {n.removeprefix(start): n for n in cluster.topics(connector.topic_pattern)}
@@ -112,7 +112,7 @@ def _topics(cluster: Cluster, names: Sequence[str]) -> dict[str, Topic]:
 
 
 def _stored(config: Config) -> tuple[Stored, str]:
-    """What the checkpoint says, and why it does not say all."""
+    """Return what the checkpoint holds, and the reason if a part of it is missing."""
     try:
         return newest_state(config), ""
     except (DependencyError, StateVersionError) as error:
@@ -153,7 +153,10 @@ def _by_topic(offsets: Mapping[tuple[str, int], int]) -> Offsets:
 
 
 def _aged(cluster: Cluster, retention: Mapping[str, int]) -> dict[tuple[str, int], int]:
-    """First offsets younger than half of the retention; topics without one are left out."""
+    """Return the first offsets younger than half of the retention, by topic and partition.
+
+    Topics without a retention are left out.
+    """
     by_span: dict[int, list[str]] = defaultdict(list)
     for name, span in retention.items():
         if span > 0:

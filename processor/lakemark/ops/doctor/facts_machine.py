@@ -33,7 +33,7 @@ _PYTHONS: Final = ("spark.pyspark.python", "PYSPARK_PYTHON")
 
 
 def machine_facts(config: Config) -> MachineFacts:
-    """Everything about this machine. Never raises for what it finds."""
+    """Return all facts about this machine. Never raises: a failure is a fact."""
     own = Interpreter(sys.executable, "", _minor(), __version__)
     error, count = "", 0
     absent: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ def _folder(setting: str, path: str, config: Config) -> Folder:
 
 
 def _local_folder(setting: str, path: str, place: Path) -> Folder:
-    """Tries the folder, or the nearest one above it that exists: the rest would be made in it."""
+    """Probe a folder, or the nearest one above it that exists: the rest would be made in it."""
     made = place
     try:
         while not made.exists() and made != made.parent:

@@ -1,7 +1,7 @@
-"""What may be asked over HTTP: a signal, a table's pause and its resume, written to Kafka.
+"""Commands over HTTP: a signal, a table's pause and its resume, written to Kafka.
 
-A signal is read as the pipeline will read it before it is written, so that what can be refused
-without the database is refused here, in the same words. A name without an id gets one.
+A signal is read as the pipeline will read it before it is written: so everything that can be
+refused without the database is refused here, in the same words. A signal without an id gets one.
 """
 
 import uuid
@@ -23,7 +23,7 @@ RESUME: Final = "table-resume"
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Where commands go; both may raise `LakemarkError` and return when Kafka has the record.
+    """The writers of commands; both may raise `LakemarkError` and return when Kafka has the record.
 
     Attributes:
         signal: writes the value of a signal under the pipeline's key.
@@ -45,7 +45,7 @@ class SignalToSend:
 
 
 def signal_record(body: bytes, *, pipeline: str, check: Callable[[str], None]) -> SignalToSend:
-    """The signal that a request's body is.
+    """Return the signal in a request's body.
 
     Args:
         body: of the request.
@@ -73,7 +73,7 @@ def signal_record(body: bytes, *, pipeline: str, check: Callable[[str], None]) -
 
 
 def _named(body: bytes, name: str) -> bytes:
-    """The same signal with an id; all else stays as it was written, every digit of a key too."""
+    """Return the same signal with an id; all else stays as written, every digit of a key too."""
     try:
         given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -84,7 +84,7 @@ def _named(body: bytes, name: str) -> bytes:
 
 
 def refusal(kind: str, table: str, now: Status) -> RefusedError | None:
-    """Why a table cannot be paused or resumed as things are; None if it can."""
+    """Return the reason why a table cannot be paused or resumed now; None if it can."""
     entry = next((one for one in now.tables if one.name == table), None)
     if entry is None:
         return RefusedError(

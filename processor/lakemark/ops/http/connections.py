@@ -26,7 +26,7 @@ _SHARE: Final = 8  # of the files that the process may open: Java, Kafka and the
 
 
 def most_connections() -> int:
-    """How many may be open, far below what the process may open in all."""
+    """Return how many connections may be open, far below the process's limit of open files."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return _MOST
@@ -48,7 +48,7 @@ class Connections:
         self._answered: dict[Connection, None] = {}
 
     def wait_for(self, connection: "Connection") -> None:
-        """From now on it is the client's turn; a connection that is new may close another one."""
+        """Note that it is the client's turn; a new connection may close another one."""
         self.forget(connection)
         close = connection.transport.abort  # `close` would wait for a client that does not read
         later = asyncio.get_running_loop().call_later(self.patience_s, close)
@@ -64,16 +64,16 @@ class Connections:
             )
 
     def answer(self, connection: "Connection") -> None:
-        """From now on it is our turn."""
+        """Note that it is our turn."""
         self.forget(connection)
         self._answered[connection] = None
 
     def is_waiting(self, connection: "Connection") -> bool:
-        """Whether it is the client's turn."""
+        """Say whether it is the client's turn."""
         return connection in self._waiting
 
     def forget(self, connection: "Connection") -> None:
-        """It is closed, or about to change sides."""
+        """Forget a connection that is closed, or about to change from one turn to the other."""
         later = self._waiting.pop(connection, None)
         if later is not None:
             later.cancel()
@@ -88,34 +88,34 @@ class Connection(H11Protocol):
         self._all, self._over = connections, False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client is there, and is to send a request."""
+        """Begin to wait for the first request."""
         super().connection_made(transport)
         self._all.wait_for(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
+        """Forget the connection."""
         self._over = True
         self._all.forget(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """A part of a request, maybe the last one."""
+        """Note a part of a request, maybe the last one."""
         super().data_received(data)
         if self._all.is_waiting(self) and not self._is_clients_turn():
             self._all.answer(self)
 
     def on_response_complete(self) -> None:
-        """The answer is written; the next request may have come already."""
+        """Note that the answer is written; the next request may have come already."""
         super().on_response_complete()
         self._turn()
 
     def pause_writing(self) -> None:
-        """The client does not read."""
+        """Note that the client does not read."""
         super().pause_writing()
         self._turn()
 
     def resume_writing(self) -> None:
-        """The client has read on."""
+        """Note that the client has read on."""
         super().resume_writing()
         self._turn()
 

@@ -1,4 +1,4 @@
-"""Who may ask what: the token, the host, the origin; and the headers of every answer.
+"""The gate of the HTTP server: token, host and origin of requests, and the headers of every answer.
 
 1. Without a token only this machine is served, under a name of this machine: a page elsewhere that
    makes its own name lead here (DNS rebinding) is refused.
@@ -28,7 +28,7 @@ HEADERS: Final = {
 
 
 def refused(status: int, code: str, reason: str, hint: str) -> Response:
-    """An answer that says what happened and what to do; a request is never tried again by us."""
+    """Return an answer that says what happened and what to do; lakemark never repeats a request."""
     body = {"code": code, "reason": reason, "hint": hint, "retried": False}
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 

@@ -1,4 +1,4 @@
-"""What is answered over HTTP.
+"""The endpoints of the HTTP server.
 
 | path | answer |
 |---|---|
@@ -55,16 +55,16 @@ _COMMANDS: Final = 8  # at once; more wait for their turn
 
 
 class _Name(Convertor[str]):
-    """A part of a path that may hold anything, slashes and line breaks too."""
+    """A part of a path that may hold any characters, slashes and line breaks too."""
 
     regex = r"[\s\S]+"
 
     def convert(self, value: str) -> str:
-        """It is what it is."""
+        """Return the text unchanged."""
         return value
 
     def to_string(self, value: str) -> str:
-        """The same."""
+        """Return the text unchanged."""
         return value
 
 
@@ -96,7 +96,7 @@ class Endpoints:
         self._at_once = CapacityLimiter(_COMMANDS)
 
     def routes(self) -> list[Route]:
-        """Paths and what answers them."""
+        """Return the paths, each with its endpoint."""
         return [
             *(Route(path, _page(path)) for path in _KINDS),
             Route("/healthz", self.healthz),
@@ -110,7 +110,7 @@ class Endpoints:
         ]
 
     def healthz(self, _: Request) -> Response:
-        """Whether the query runs."""
+        """Say whether the query runs."""
         found = health.not_alive(self._board.status())
         if found is None:
             return self._json(200, {"status": "ok"})
@@ -118,26 +118,26 @@ class Endpoints:
         return self._json(503, {"status": "failing", **reason})
 
     def readyz(self, _: Request) -> Response:
-        """Whether the tables are recent."""
+        """Say whether the tables are recent."""
         found = health.not_ready(self._board.status(), self._ready_lag)
         words = "not ready" if found else "ok"
         reasons = masking.explained(msgspec.to_builtins(found))
         return self._json(503 if found else 200, {"status": words, "reasons": reasons})
 
     def metrics(self, _: Request) -> Response:
-        """The numbers."""
+        """Return the metrics."""
         return Response(self._metrics.text(), headers={"content-type": metrics.CONTENT_TYPE})
 
     def status(self, _: Request) -> Response:
-        """The board."""
+        """Return the board's state."""
         return self._json(200, as_told(self._board.status()))
 
     def history(self, _: Request) -> Response:
-        """The last hour."""
+        """Return the last hour."""
         return self._json(200, self._board.history())
 
     async def signals(self, request: Request) -> Response:
-        """Writes a signal; its answer is a notification, and in `/v1/status`."""
+        """Write a signal; its answer is a notification, and in `/v1/status`."""
         try:
             body = await _body(request)
         except ClientDisconnect:
@@ -145,11 +145,11 @@ class Endpoints:
         return await self._in_turn(lambda: self._signal(body))
 
     async def pause(self, request: Request) -> Response:
-        """Stops a table, as `lakemark table pause` does."""
+        """Stop a table, as `lakemark table pause` does."""
         return await self._table(PAUSE, request)
 
     async def resume(self, request: Request) -> Response:
-        """Lets a table go on, as `lakemark table resume` does."""
+        """Let a table go on, as `lakemark table resume` does."""
         return await self._table(RESUME, request)
 
     async def _table(self, kind: str, request: Request) -> Response:
@@ -157,7 +157,7 @@ class Endpoints:
         return await self._in_turn(lambda: self._control(kind, table))
 
     async def _in_turn(self, act: Callable[[], dict[str, str]]) -> Response:
-        """Carries it out in a thread; probes have others while Kafka is waited for."""
+        """Run a command in one of a few threads; the probes have others while Kafka is slow."""
         return await run_sync(self._asked, act, limiter=self._at_once)
 
     def _signal(self, body: bytes) -> dict[str, str]:
@@ -188,7 +188,7 @@ class Endpoints:
 
 
 def app(answers: Endpoints, *, token: str | None) -> ASGIApp:
-    """The application, behind the gate."""
+    """Return the application, behind the gate."""
     handlers = {HTTPException: _unknown, Exception: _broken}
     inner = Starlette(routes=answers.routes(), exception_handlers=handlers)
     return Gate(inner, token=token)
@@ -205,7 +205,7 @@ def _page(path: str) -> Callable[[Request], Response]:
 
 
 async def _body(request: Request) -> bytes:
-    """The request's body, but no more of it than shows that it is too large."""
+    """Return the request's body; of one that is too large, only a beginning that is too large."""
     found = bytearray()
     async for part in request.stream():
         found += part

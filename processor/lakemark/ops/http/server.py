@@ -39,7 +39,7 @@ _QUEUE: Final = 1024  # the kernel keeps these until it is their turn
 def serving(
     config: Config, board: Board, numbers: Metrics, does: Commands | None = None
 ) -> Iterator[None]:
-    """Answers requests while the block runs, where `http.bind` says; not at all where it is none.
+    """Answer requests while the block runs, where `http.bind` says; not at all where it is none.
 
     Args:
         config: of the pipeline.
@@ -72,10 +72,10 @@ def serving(
 
 
 class _Server:
-    """uvicorn, as often as it takes: what ends it but `stop` makes it begin again.
+    """uvicorn, begun again whenever anything but `stop` ends it.
 
     Args:
-        app: what answers.
+        app: answers the requests.
         place: a listening socket; it stays open.
     """
 
@@ -85,7 +85,7 @@ class _Server:
         self._now: _Listening | None = None
 
     def run(self) -> None:
-        """Answers until `stop`."""
+        """Answer until `stop`."""
         while not self._stopping.is_set():
             try:
                 self._now = self._listening()
@@ -96,7 +96,7 @@ class _Server:
             self._stopping.wait(_AGAIN_S)
 
     def stop(self) -> None:
-        """Ends it; requests that are under way have `_GRACE_S`."""
+        """End the server; requests that are under way have `_GRACE_S`."""
         self._stopping.set()
         if self._now is not None:
             self._now.should_exit = True
@@ -118,17 +118,17 @@ class _Server:
 
 
 class _Listening(uvicorn.Server):
-    """uvicorn's server, in front of which more may queue than it takes at once."""
+    """uvicorn's server, with a queue of connections longer than the number it takes at once."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begins to listen."""
+        """Begin to listen."""
         await super().startup(sockets)
         for place in sockets or []:
             place.listen(_QUEUE)
 
 
 def _bound(bind: str) -> socket.socket | None:
-    """A listening socket; None, with a warning, where there can be none."""
+    """Return a listening socket; None, with a warning, where there can be none."""
     host, port = host_port(bind)
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -1,1 +1,1 @@
-"""`lakemark plan`: what a run would do."""
+"""`lakemark plan`: the effects of a run, found out before it."""

@@ -1,4 +1,4 @@
-"""Asks tables of the lake what would become of them, by the very rules of the sink; reads only."""
+"""Questions to tables of the lake, answered by the very rules of the sink; reads only."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +35,7 @@ def targets(
     tables: Mapping[str, TableSchema | None],
     state: PipelineState | None,
 ) -> dict[str, Target]:
-    """What becomes of the table of each source table.
+    """Return the action on each source table's Delta table.
 
     A lake that does not answer makes a target that stops, with the reason.
 
@@ -61,9 +61,9 @@ def target(
     schema: TableSchema | None,
     entry: TableState,
 ) -> Target:
-    """What becomes of one table, or of the one that a rebuild makes.
+    """Return the action on one table, or on the one that a rebuild makes.
 
-    It never raises what the sink raises: that stands in it.
+    An error of the sink is not raised: it is the reason in the target.
     """
     engine = plans.engine_of(config, table, entry)
     path = folder_of(config.lake, table, entry.files.rebuild)
@@ -90,7 +90,7 @@ def target(
 
 
 def _require_kept(schema: TableSchema) -> None:
-    """Refuses a source table whose rows cannot be kept.
+    """Refuse a source table whose rows the lake cannot hold.
 
     Raises:
         TableError: `no-key`, `key-type`, `column-name-taken` …

@@ -1,4 +1,4 @@
-"""Asks brokers and checkpoint what `lakemark plan` wants to know; nothing is written."""
+"""Questions to brokers and checkpoint for `lakemark plan`; nothing is written."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from lakemark.state.selection import select
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What brokers and checkpoint say.
+    """Facts from brokers and checkpoint.
 
     Attributes:
         counts: partitions of our own topics that exist.
@@ -29,7 +29,7 @@ class LogFacts:
         stored: the checkpoint; None if it cannot be read, and then `missing` says why.
         running: the settings that the query last ran with.
         back: tables that were left out, and that the configuration names again.
-        control: the control topic.
+        control: ids, first offsets and ends of the control topic.
     """
 
     counts: Mapping[str, int]
@@ -44,7 +44,7 @@ class LogFacts:
 
 
 def log_facts(config: Config, connector: Connector) -> LogFacts:
-    """Everything about topics, offsets and the checkpoint.
+    """Return all facts about topics, offsets and the checkpoint.
 
     Raises:
         DependencyError: the brokers do not answer.
@@ -80,7 +80,7 @@ def log_facts(config: Config, connector: Connector) -> LogFacts:
 def output_facts(
     config: Config, tables: Iterable[str]
 ) -> dict[str, tuple[frozenset[str] | None, int]]:
-    """Of the output topics that exist, or are kept from us: what we may do, and their partitions.
+    """Return our rights and the number of partitions of output topics that exist or are hidden.
 
     Raises:
         DependencyError: the brokers do not answer.

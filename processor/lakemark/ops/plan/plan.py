@@ -1,12 +1,12 @@
 """`lakemark plan`: what would a run do? Asks everybody, changes nothing.
 
-1. the connector says what it captures; what cannot work about it is the error that a run ends with;
-2. the brokers say what is there, the checkpoint where it goes on, the database its tables;
+1. the connector says what it captures; what cannot work in it is the error that a run ends with;
+2. the brokers say which topics there are, the checkpoint where it goes on, the database its tables;
 3. each Delta table is compared with the columns of its source by the sink's own rules;
 4. the settings are compared with those that the query last ran with.
 
-Who does not answer ends the command with the usual error. Every call has a deadline of its own, and
-everything that one of them has to say `DEADLINE_S`.
+If one of them does not answer, the command ends with the usual error. Every call has a deadline of
+its own, and all calls to one of them together have `DEADLINE_S`.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ _NEVER: Final[tuple[planned.Compared, list[Change]]] = ("nothing", [])
 
 
 def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
-    """What a run would do, as far as can be known before.
+    """Return the effects of a run, as far as they can be known before.
 
     Raises:
         DependencyError: somebody does not answer.
@@ -95,7 +95,7 @@ def _is_table(connector: Connector, name: str) -> bool:
 
 
 class _Known:
-    """Everything that was found out, and what follows from it."""
+    """All facts together, and the parts of the plan that follow from them."""
 
     def __init__(
         self, config: Config, connector: Connector, log: LogFacts, source: PlannedTables
@@ -108,13 +108,16 @@ class _Known:
             self.starts = planned.starts(log.known, self.state, starting=starting)
 
     def standing(self) -> Standing:
-        """The checkpoint."""
+        """Return the checkpoint's standing."""
         if self._log.stored is None:
             return Standing(self._config.checkpoint, None)
         return Standing(self._config.checkpoint, self.state.batch if self.state else -1)
 
     def names(self) -> dict[str, TableSchema | None]:
-        """Tables of the catalog, of the state, and those that only their topics tell of."""
+        """Return the tables of the catalog, of the state, and those known from their topics alone.
+
+        The value is the catalog's schema; None for a table that the catalog does not have.
+        """
         names: dict[str, TableSchema | None] = dict(self._source.schemas)
         known = self.state.tables if self.state else ()
         for name in (*known, *self._by_topics()):
@@ -123,7 +126,7 @@ class _Known:
         return names
 
     def _by_topics(self) -> list[str]:
-        """Tables named by their topics; not where a router has renamed these."""
+        """Return tables named by their topics; none where a router has renamed these."""
         if self._config.source.topics:
             return []
         settings = self._connector.settings
@@ -135,7 +138,7 @@ class _Known:
         ]
 
     def table(self, name: str, schema: TableSchema | None, target: Target) -> PlannedTable:
-        """One table, with what becomes of its Delta table."""
+        """Return the plan of one table, with the action on its Delta table."""
         entry = self.state.tables.get(name) if self.state else None
         topic = entry.topics[0] if entry and entry.topics else self._connector.topic_of(name)
         origin = planned.schema_from(
@@ -160,7 +163,7 @@ class _Known:
         return PlannedTable(name, topic, exists, key, origin, target, state, waiting)
 
     def changes(self) -> tuple[planned.Compared, list[Change]]:
-        """What differs from the settings that ran last, else from what the checkpoint says."""
+        """Return the differences from the settings that ran last, else from the checkpoint's."""
         if self._log.running is not None:
             return "running", settings_record.changes(self._log.running.settings, self._config)
         return ("checkpoint", made) if (made := self._made_otherwise()) is not None else _NEVER
@@ -170,7 +173,7 @@ class _Known:
         return None if made_for is None else settings_record.changes(made_for, self._config)
 
     def problems(self) -> Iterator[Problem]:
-        """What a run would end with, and what somebody should know."""
+        """Yield the problems that a run would end with, and others that somebody should know."""
         for problem in self._connector.problems:
             yield Problem("connector", f"{problem.path}: {problem.message}", problem.hint)
         log = self._log

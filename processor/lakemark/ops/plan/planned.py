@@ -1,4 +1,4 @@
-"""What `lakemark plan` says: frozen values, and how they follow from what was found out; pure.
+"""The answer of `lakemark plan`: frozen values, and how they follow from the facts; pure.
 
 `schemas/plan.json` is their JSON Schema. A number that is not known is null.
 
@@ -39,7 +39,7 @@ _WRITING: Final = ("describe", "write")
 
 
 class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What somebody should know; `stops` if the pipeline would not start or would end."""
+    """A problem that somebody should know; `stops` if the pipeline would not start or would end."""
 
     code: str
     reason: str
@@ -96,7 +96,7 @@ class PlannedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a partition of a change topic is read from, why there, and how much waits."""
+    """A partition's start: the offset it is read from, the reason, and the records that wait."""
 
     topic: str
     partition: int
@@ -132,7 +132,7 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a run would do. `snapshot` is null without a database.
+    """The effects of a run. `snapshot` is null without a database.
 
     `compared` says with what the settings were compared: those that the query last ran with, what
     the checkpoint says of itself, or nothing, before the first run.
@@ -150,7 +150,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     problems: tuple[Problem, ...]
 
     def stops(self) -> bool:
-        """Whether the pipeline, a table or a topic would stop."""
+        """Say whether the pipeline, a table or a topic would stop."""
         tables = any(table.target.action == "stop" for table in self.tables)
         topics = any(topic.action == "stop" for topic in self.topics)
         return tables or topics or any(problem.stops for problem in self.problems)
@@ -159,7 +159,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def own_topics(
     config: Config, counts: Mapping[str, int], settings: Mapping[str, Mapping[str, str]]
 ) -> tuple[PlannedTopic, ...]:
-    """Our own topics: those that are missing are created, others are kept or refused.
+    """Return our own topics: those that are missing are created, others are kept or refused.
 
     Args:
         config: ours.
@@ -187,7 +187,7 @@ def output_topics(
     known: lag.Ends,
     found: Mapping[str, tuple[frozenset[str] | None, int]],
 ) -> tuple[PlannedTopic, ...]:
-    """The output topics: the first record of a table makes its own.
+    """Return the output topics: the first record of a table makes its own.
 
     Args:
         config: ours.
@@ -218,7 +218,7 @@ def output_topics(
 def starts(
     known: lag.Ends, state: PipelineState | None, *, starting: Literal["earliest", "latest"]
 ) -> tuple[Start, ...]:
-    """Where every partition that is read starts.
+    """Return the start of every partition that is read.
 
     A partition that a checkpoint does not know is read from its first offset: `starting` says
     where a new checkpoint begins, and nothing else.
@@ -255,9 +255,9 @@ def waiting(
     known: lag.Ends,
     places: Iterable[Start],
 ) -> int | None:
-    """Records of a table's topics that are to be applied; None where no topic is known.
+    """Count the records of a table's topics that are to be applied; None where no topic is known.
 
-    One that does not stream goes on from where it stopped.
+    A table that does not stream goes on from where it stopped.
     """
     entry = state.tables.get(table) if state else None
     if entry is not None and entry.topics and state is not None:
@@ -269,7 +269,7 @@ def waiting(
 def lost(
     state: PipelineState | None, ids: Mapping[str, str], held: Held, back: Sequence[str] = ()
 ) -> Iterator[Problem]:
-    """What Kafka no longer has of what was not read yet: the start is refused.
+    """Yield problems with records that Kafka lost unread: the start is refused for them.
 
     Args:
         state: of the newest batch; None before the first.
@@ -291,7 +291,7 @@ def lost(
 def lost_commands(
     state: PipelineState | None, ids: Mapping[str, str], topic: str, held: Held
 ) -> Iterator[Problem]:
-    """As `lost`, of the control topic."""
+    """Yield the same as `lost` for the control topic."""
     offsets = {topic: {0: state.control}} if state and topic in held.ids else {}
     for gap in own_gaps(offsets, ids, held):
         hint = "`lakemark recover --control`, then `lakemark run`"
@@ -301,7 +301,7 @@ def lost_commands(
 def snapshot(
     config: Config, sizes: Sequence[tuple[str, int, int]], refused: Mapping[str, str], most: int
 ) -> PlannedSnapshot:
-    """A snapshot of all tables.
+    """Return the plan of a snapshot of all tables.
 
     Args:
         config: ours.
@@ -320,7 +320,7 @@ def snapshot(
 
 
 def schema_from(*, in_events: bool | None, database: bool) -> SchemaFrom:
-    """Where the columns' types come from; `in_events` None: Connect's worker decides."""
+    """Return the source of the columns' types; `in_events` None: Connect's worker decides."""
     if in_events:
         return "events"
     if in_events is None:
@@ -329,7 +329,7 @@ def schema_from(*, in_events: bool | None, database: bool) -> SchemaFrom:
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema of `Plan`."""
+    """Return the JSON Schema of `Plan`."""
     found = msgspec.json.schema(Plan)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
 
