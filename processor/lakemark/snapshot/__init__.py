@@ -1,1 +1,1 @@
-"""Control plane: snapshots of tables while the log goes on."""
+"""Snapshots of tables while the stream of changes goes on."""

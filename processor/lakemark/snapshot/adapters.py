@@ -1,4 +1,4 @@
-"""The world of the coordinator: Kafka's topics, the database, the runner's tasks; see `ports`."""
+"""The coordinator's real ports: Kafka's topics, the database, the runner's tasks; see `ports`."""
 
 import time
 import uuid
@@ -52,22 +52,22 @@ _OWNED_S: Final = 0.1
 
 
 class ChunkRunner(Protocol):
-    """What reads chunks: the part of `BatchRunner` that is needed here."""
+    """The part of `BatchRunner` that reads chunks."""
 
     def read_chunk(self, spec: ChunkSpec, settings: ReadSettings) -> ChunkResult:
-        """Reads one chunk and waits for it. From any thread; never raises."""
+        """Read one chunk and wait for it. From any thread; never raises."""
 
 
 @dataclass
 class Adapters:
-    """The world as it is. For one thread, but for what goes through `submit`.
+    """The real ports. For one thread, but for what goes through `submit`.
 
     Attributes:
         reader: reads chunks.
         partial: canonical keys of a table's rows in the lake that have unavailable columns, given
             its name and key columns.
         owned: raises unless this process still runs the pipeline. A process that slept, and was
-            superseded meanwhile, is asked when it wakes: before it says anything more.
+            superseded meanwhile, is asked when it wakes: before it writes anything more.
         wrapped: whether the schemas that a table's records carry are known.
         watched: whether changes of a table that no event tells are noticed from now on.
         schemas: the tables that the connector captures, as the database had them when last asked.
@@ -99,7 +99,7 @@ class Adapters:
         self._ticker = _pool(1, "snapshot-ticks")
 
     def close(self) -> None:
-        """Ends connections, and says nothing more; reads that are under way end by themselves."""
+        """Close the connections, write nothing more; reads under way end by themselves."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._windows is not None:
@@ -167,7 +167,7 @@ class Adapters:
         return found
 
     def _still_admitted(self) -> None:
-        """A consumer whose password is no longer the right one makes room for another."""
+        """Replace a consumer whose password is no longer the right one."""
         if self._admission is None:
             return
         try:
@@ -237,7 +237,7 @@ class Adapters:
         return self.schemas
 
     def _captured(self) -> TableChoice:
-        """As the connector has it now: the very table that is asked for may have been added."""
+        """Return the connector's tables as configured now: one may have been added since."""
         try:
             return read_connector(self.config, attempts=1).tables
         except LakemarkError:  # what was known of it last
@@ -276,7 +276,7 @@ class Adapters:
         return found
 
     def _key(self, table: str) -> list[Column]:
-        """Columns of a table's key; none if there is no such table. From any thread.
+        """Return the columns of a table's key; none if there is no such table. From any thread.
 
         Raises:
             DependencyError: the database is away.
@@ -365,7 +365,7 @@ class Adapters:
         self._queue(self._ticker, work)
 
     def _queue(self, pool: ThreadPoolExecutor, work: Callable[[], None]) -> None:
-        """Where no further thread can be started, the work waits for one of those that run."""
+        """Submit work; where no thread can be started, it waits for one of those that run."""
         try:
             pool.submit(work)
         except RuntimeError:
@@ -386,14 +386,14 @@ class Adapters:
 
 
 def _pool(threads: int, name: str) -> ThreadPoolExecutor:
-    """A pool with a thread already: however many can be started later, its work gets done."""
+    """Return a pool with one thread started: so its work is done even if no other can start."""
     pool = ThreadPoolExecutor(threads, name)
     pool.submit(_nothing)
     return pool
 
 
 def _nothing() -> None:
-    """Starts a thread."""
+    """Do nothing; a pool starts a thread for it."""
 
 
 def _bytes(value: object) -> bytes | None:

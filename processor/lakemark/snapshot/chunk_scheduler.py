@@ -1,4 +1,4 @@
-"""Gives chunks out, takes what was read, tells the shards, and waits until they settled.
+"""Gives chunks out, takes their results, tells the shards, and waits until they have decided.
 
     attempt    set by                     meaning
     ---------  -------------------------  ----------------------------------------------------------
@@ -69,16 +69,16 @@ class ChunkScheduler:
         self._decided: dict[int, float] = {}  # by shard: `since` of the newest it has decided
 
     def window_lost(self, window: str) -> None:
-        """The close row of a window may never come: attempts that wait for it are void."""
+        """Void the attempts that wait for the close row of a window which may never come."""
         for attempt in [a for a in self.state.attempts.values() if window and a.hi == window]:
             self.store.void(attempt, "window-lost")
 
     def begin(self, now: float) -> None:
-        """Gives out chunks, and cuts the tables whose turn comes.
+        """Give out chunks, and have the tables cut whose turn comes.
 
         One table after the other: the next begins when all chunks of the one before are given out,
-        not when they are settled. Tables that do not stream now wait without the others; those that
-        were begun again are behind them.
+        not when they are settled. A table that does not stream now is passed over until it does;
+        tables that were begun again come after the others.
 
         Raises:
             LakemarkError: retried: the database is away.
@@ -203,13 +203,13 @@ class ChunkScheduler:
             self._wait_for(result.proof)
 
     def _wait_for(self, proof: Proof | None) -> None:
-        """No window is provably visible: chunks wait until one is."""
+        """Note that no window is provably visible: chunks wait until one is."""
         if proof is None or self.state.blocked is not None:
             return
         self.state.blocked, self.state.blocker = proof, ""
 
     def name_blocker(self) -> None:
-        """Says which transaction chunks wait for, once for each time that they do.
+        """Find and log the transaction that chunks wait for, once for each time that they do.
 
         Raises:
             LakemarkError: retried: the database is away.
@@ -240,7 +240,7 @@ class ChunkScheduler:
             self.store.fail_table(run, table, error.code, error.message, error.hint)
 
     def manifests(self, now: float) -> None:
-        """Says of what was read which windows bound it, once one is open."""
+        """Write which windows bound the chunks that were read, once a window is open."""
         window = self.state.windows.current
         ready = [a for a in self.state.attempts.values() if a.lo and not a.hi]
         if not window or not ready:
@@ -263,7 +263,15 @@ class ChunkScheduler:
             )
 
     def settled(self, number: int, shard: int, *, rows: int, lo: str, void: str) -> None:
-        """A shard has decided an attempt, and what it decided is in the table."""
+        """Note that a shard has decided an attempt; the decision's effects are in the table.
+
+        Args:
+            number: the attempt's.
+            shard: the one that has decided.
+            rows: of the attempt that the shard had.
+            lo: hex position of its open row.
+            void: the reason why the attempt does not count; empty if it does.
+        """
         attempt = self.state.attempts.get(number)
         if attempt is None or shard in attempt.shards:
             return
@@ -296,7 +304,10 @@ class ChunkScheduler:
         self.store.touch(attempt.run, table, [attempt.chunk])
 
     def unstick(self, now: float) -> None:
-        """An attempt that a shard does not decide though it decided later ones has lost a part."""
+        """Void attempts that lost a part: a shard decided later ones, and not these.
+
+        So are attempts void that are not decided for too long, whatever the reason.
+        """
         late = [a for a in self.state.attempts.values() if a.since and now - a.since > STUCK_S]
         for attempt in late:
             missing = set(range(self.state.settings.shards)) - attempt.shards
@@ -309,5 +320,5 @@ class ChunkScheduler:
 
 
 def _place(attempt: ChunkAttempt, proof: Proof) -> str | None:
-    """Of a read that knows its place in the log: the position that takes the open row's place."""
+    """Return the position that replaces the open row's, of a read whose place is known."""
     return positions.of_epoch(attempt.epoch, proof.place).hex() if proof.place else None

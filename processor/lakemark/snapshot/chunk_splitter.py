@@ -1,6 +1,6 @@
-"""From tables to chunks, and again for those that were not begun if their size changes.
+"""Tables cut into chunks, and chunks that were not begun cut again when their size changes.
 
-A table is cut when its turn comes, by the database. A list of keys is cut here.
+A table is cut by the database when its turn comes. A list of keys is cut here.
 """
 
 from typing import Final
@@ -26,7 +26,7 @@ KEY_BYTES: Final = 24_000  # of the keys of a chunk: times `runs.PAGE` less than
 
 
 class ChunkSplitter:
-    """The cuts of all runs."""
+    """Cuts the tables of all runs into chunks."""
 
     def __init__(
         self, state: SnapshotState, store: RunStore, retries: Retries, *, reader: SourceReader
@@ -37,7 +37,9 @@ class ChunkSplitter:
         self.retries = retries
 
     def condition(self, run: Run, table: TableRun) -> Condition | None:
-        """The filter of a table; one that no longer fits it fails the table.
+        """Return the filter of a table; None if it has none.
+
+        A filter that no longer fits fails the table, and None is returned.
 
         Raises:
             LakemarkError: retried: the database is away.
@@ -53,7 +55,7 @@ class ChunkSplitter:
             return None
 
     def cut(self, run: Run, table: TableRun) -> None:
-        """Cuts a table that waits for it, or the rest of one whose chunks shall be of other size.
+        """Cut a table that waits for it, or the rest of one whose chunks are to change in size.
 
         Raises:
             LakemarkError: retried: the database is away.
@@ -96,7 +98,7 @@ class ChunkSplitter:
         )  # fmt: skip
 
     def _again(self, run: Run, table: TableRun) -> None:
-        """The chunks at the end that were not begun are cut again.
+        """Cut the chunks at the table's end again that were not begun.
 
         They stay as they are if that takes too long: else the table would not be read any more.
         """
@@ -143,7 +145,7 @@ class ChunkSplitter:
         self.retries.ask(again, done, run, table, begun)
 
     def _take(self, run: Run, table: TableRun, chunks: list[Chunk], rows: int) -> None:
-        """The chunks of a new cut; the pages of the one before stay until the new ones are kept."""
+        """Take the chunks of a new cut; the old cut's pages stay until the new ones are stored."""
         self.store.forget(run, table)
         self.state.chunks[run.id, table.table] = chunks
         table.cuts += 1
@@ -151,11 +153,15 @@ class ChunkSplitter:
         self.store.touch(run, table, range(len(chunks)))
 
     def repair(self, run: Run, table: TableRun, keys: list[list[str]]) -> None:
-        """Adds chunks of keys."""
+        """Add chunks that read these keys again."""
         self._add(run, table, _of_keys(keys, self._rows(run)))
 
     def halve(self, run: Run, table: TableRun, at: int, error: ChunkError) -> bool:
-        """Whether two chunks took the place of one that took too long or is too large."""
+        """Put two chunks in the place of one that took too long or is too large.
+
+        Returns:
+            whether that was possible.
+        """
         chunk = self.state.chunks[run.id, table.table][at]
         halves = [Chunk.of(span) for span in error.halves]
         if chunk.keys is not None and error.code in {STATEMENT_TIMEOUT, TOO_LARGE}:
@@ -169,7 +175,7 @@ class ChunkSplitter:
         return True
 
     def leave(self, run: Run, table: TableRun, at: int) -> None:
-        """Gives up repairs of a table with keys that find no row: they all stay asked for."""
+        """Give up repairs of a table with keys that find no row: they all stay asked for."""
         table.repairs, table.reread = REPAIRS, []
         self._over(run, table, at)
 
@@ -187,7 +193,7 @@ class ChunkSplitter:
 
 
 def _of_keys(keys: list[list[str]], rows: int) -> list[Chunk]:
-    """Chunks of keys: those of a page must go into one record, whatever the keys' length."""
+    """Return chunks of keys, small enough for a page of them to go into one record."""
     found: list[Chunk] = []
     some: list[list[str]] = []
     left = 0
@@ -202,7 +208,7 @@ def _of_keys(keys: list[list[str]], rows: int) -> list[Chunk]:
 
 
 def _untouched(chunks: list[Chunk]) -> tuple[int, int]:
-    """The last chunks, from and to before, that were not begun and follow each other."""
+    """Return from and to before the last chunks that were not begun and follow each other."""
     end = len(chunks)
     while end and (chunks[end - 1].keys is not None or chunks[end - 1].upto is not None):
         end -= 1  # halves, and keys that are read again, stand behind the end of the table

@@ -55,7 +55,7 @@ _REPORT: Final = "this is a defect of lakemark: please report it with the log of
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """What a worker needs to read chunks; it holds secrets, so it is never shown.
+    """The settings of a read; they hold secrets, so they are never shown.
 
     Attributes:
         config: the pipeline's settings.
@@ -73,7 +73,7 @@ class ReadSettings:
 
     @property
     def access(self) -> DatabaseAccess:
-        """How the source database is asked.
+        """The settings for sessions of the source database.
 
         Raises:
             ConfigError: none is configured.
@@ -99,14 +99,14 @@ def run_chunk(
     again: bool = False,
     kept: "OpenClients | None" = None,
 ) -> ChunkResult:
-    """Reads a chunk and writes its parts. Never raises: what went wrong stands in the result.
+    """Read a chunk and write its parts. Never raises: an error stands in the result.
 
     Args:
-        spec: what to read.
-        settings: how, and where to write.
-        again: whether Spark runs this task for another time. It reads nothing then: the first may
+        spec: the chunk and its attempt.
+        settings: of the read, and where to write.
+        again: whether Spark runs this task for another time. Then nothing is read: the first may
             still be writing under the same attempt.
-        kept: what is open from an earlier chunk, not used by another thread; None = the process's.
+        kept: clients open from an earlier chunk, not used by another thread; None = the process's.
     """
     begun, kept = time.monotonic(), kept or _kept
     if again:
@@ -182,10 +182,13 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float, kept: "OpenClien
 def _filed(
     spec: ChunkSpec, read: ChunkRows, settings: ReadSettings
 ) -> tuple[str, Iterator[ChunkPart]] | None:
-    """Writes the rows to a data file, where they may go to one: its window, and the parts.
+    """Write the rows to a data file, where they may go to one.
 
     A file's rows cannot be changed afterwards, so their position must be known now. Rows of a list
-    of keys are few, and may come with keys that have none.
+    of keys stay records: they are few, and some of the keys may have no row.
+
+    Returns:
+        the window whose position the rows have, and the parts; None where no file may be written.
     """
     write, chunk, rows = settings.write_file, read.found, read.found.rows
     if write is None or spec.keys is not None or not rows.num_rows or not write.wanted(spec.table):
@@ -214,7 +217,7 @@ def _filed(
 def _write(
     parts: Iterator[ChunkPart], spec: ChunkSpec, config: Config, client: "Producer"
 ) -> dict[int, int]:
-    """Writes the parts, made one by one, and waits for all: their number by shard."""
+    """Write the parts, made one by one, and wait for all; return their number by shard."""
     failed: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: object) -> None:
@@ -254,7 +257,7 @@ def _refused(error: object, spec: ChunkSpec, config: Config) -> LakemarkError:
 
 @dataclass
 class OpenClients:
-    """What a worker has open, and for whom. For one thread at a time."""
+    """A worker's open clients and the settings that they have. For one thread at a time."""
 
     access: DatabaseAccess | None = None
     reader: ChunkReader | None = None
@@ -262,7 +265,7 @@ class OpenClients:
     producer: "Producer | None" = None
 
     def reader_of(self, settings: ReadSettings) -> ChunkReader:
-        """The reader of chunks, or a new one where the settings are others."""
+        """Return the reader of chunks, a new one where the settings have changed."""
         access = settings.access
         if self.reader is None or self.access != access:
             self._drop_reader()
@@ -270,13 +273,13 @@ class OpenClients:
         return self.reader
 
     def producer_of(self, config: Config) -> "Producer":
-        """The producer, or a new one where the settings are others."""
+        """Return the producer, a new one where the settings have changed."""
         if self.producer is None or self.config != config:
             self.producer, self.config = records.producer(config), config
         return self.producer
 
     def drop(self) -> None:
-        """Closes what is kept: after an error nothing of it is trusted.
+        """Close the clients: after an error none of them is trusted.
 
         Records that wait in the producer are given up; those on their way belong to an attempt
         that is over.
@@ -330,9 +333,10 @@ def _failed(
 def _halves(
     spec: ChunkSpec, settings: ReadSettings, code: str, kept: OpenClients
 ) -> tuple[KeyRange, ...]:
-    """The halves of the chunk's range; none if it has no two keys.
+    """Return the halves of the chunk's range; none if it has no two keys.
 
-    A filter that made the chunk slow makes its middle as slow: then keys count, whatever it says.
+    A filter that made the chunk slow makes the search for its middle as slow: then the middle of
+    all keys is taken.
     """
     late = code == chunks.STATEMENT_TIMEOUT
     for condition in dict.fromkeys((None, spec.condition) if late else (spec.condition, None)):
@@ -354,6 +358,6 @@ def _middle(
 
 
 def _trace(error: BaseException) -> str:
-    """Where it happened, without the messages, which may quote values."""
+    """Return where an error happened, without the messages, which may quote values."""
     frames = traceback.extract_tb(error.__traceback__)[-20:]
     return "".join(f"{f.filename}:{f.lineno} in {f.name}\n" for f in frames) + type(error).__name__

@@ -48,15 +48,19 @@ _OF_A_TABLE: Final = frozenset(
 
 
 def is_of_a_table(error: LakemarkError) -> bool:
-    """Whether what keeps a table from being read says nothing about the others.
+    """Say whether an error keeps only its table from being read, and says nothing about others.
 
-    So it is with its folder, and with a worker that ends each time that it reads its rows.
+    Errors of the table's folder are such, and those of a worker that ends whenever it reads the
+    table's rows.
     """
     return error.code in _OF_A_TABLE or error.code.startswith("lake-")
 
 
 def blinded(table: str) -> LakemarkError:
-    """An event whose key cannot be read came while a chunk was read: it may be of any row."""
+    """Return the error for an event with an unreadable key that came while a chunk was read.
+
+    The event may be of any row.
+    """
     return LakemarkError(
         f"events of {table} whose keys cannot be read came while it was read",
         code=BLIND,
@@ -102,7 +106,7 @@ class ChunkSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkError:
-    """Why a chunk was not read. Parts of its attempt may have been written: the attempt is over.
+    """The reason why a chunk was not read. Its attempt is over; parts of it may have been written.
 
     Attributes:
         code: stable name of the failure, kebab case.
@@ -124,21 +128,22 @@ class ChunkError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkResult:
-    """What became of one read. Without `error` all parts are acknowledged.
+    """The result of one read. Without `error` all parts are acknowledged.
 
     Attributes:
         attempt: as in the spec.
         rows: rows written.
         absent: keys of the list that the table does not have.
         parts: number of parts by shard; shards that got none are not named.
-        proof: of what the read saw; also known of an error that came after it.
+        proof: shows which windows the read saw; known even where an error came after it.
         fingerprint: `TableSchema.fingerprint` of the table when it was read.
         bad: (canonical key, reason code) of rows with a value that the connector cannot carry
             either, see `RowsOfSnapshot`; the first `MAX_BAD`.
         bad_rows: how many there are.
         clamped: values clamped to what Delta can hold.
         lo: window whose position the rows of a data file have; empty without a file.
-        bytes: of what waits in the shards: of the rows, or of the keys where a file has the rows.
+        bytes: held by the shards until they decide: of the rows, or of the keys where a file has
+            the rows.
         seconds: from the beginning of the task to the last acknowledgement.
         read_seconds: of these until the rows were read and typed.
         error: why it failed.
@@ -161,7 +166,10 @@ class ChunkResult:
 
     @property
     def inexact(self) -> int:
-        """Values that the lake gets otherwise than the database has them; of a bad row one."""
+        """The number of values that the lake gets otherwise than the database has them.
+
+        A bad row counts as one.
+        """
         return self.bad_rows + self.clamped
 
 
@@ -186,10 +194,10 @@ class ChunkPart:
     """One record of the chunks topic.
 
     Attributes:
-        shards: whose rows it has: one, unless it has its packets as headers.
+        shards: the shards that it has rows of: one, unless the record has headers.
         key: `reconcile.chunks.Header`, JSON.
-        value: a packet; None where the packets are headers.
-        headers: (shard, packet as the shards take it) of each.
+        value: a chunk batch; None where the headers have them.
+        headers: (shard, its chunk batch, encoded) of each.
     """
 
     shards: tuple[int, ...]
@@ -209,7 +217,7 @@ def parts(
     max_part_bytes: int = MAX_PART_BYTES,
     told: bool = False,
 ) -> Iterator[ChunkPart]:
-    """The records of a chunk. One without any row has one, empty, for shard 0.
+    """Yield the records of a chunk. One without any row has one, empty, for shard 0.
 
     Args:
         spec: what was asked.
@@ -258,19 +266,19 @@ def filed(
     max_record_bytes: int,
     max_part_bytes: int = MAX_PART_BYTES,
 ) -> Iterator[ChunkPart]:
-    """The records of a chunk whose rows are in a data file: the keys, and where in it they are.
+    """Yield the records of a chunk whose rows are in a data file: the keys and row numbers.
 
-    A record has the packets of all shards, so that they decide the chunk in one batch, and the file
-    goes into the table at once.
+    A record has the chunk batches of all shards, so that they decide the chunk in one batch, and
+    the file goes into the table at once.
 
     Args:
-        spec: what was asked.
+        spec: the chunk and its attempt.
         schema: the table's schema when it was read.
         keys: canonical keys of the file's rows, in its order; at least one.
         file: the data file.
         source_ts: of the rows, microseconds since the epoch.
         max_record_bytes: of a record: what producer and topic take.
-        max_part_bytes: of the packets in one record, unless one alone is larger.
+        max_part_bytes: of the chunk batches in one record, unless one alone is larger.
 
     Raises:
         TableError: ``row-too-large``: a key is larger than a record may be.
@@ -303,7 +311,7 @@ def _record(spec: ChunkSpec, found: Sequence[tuple[int, bytes]], limit: int) -> 
 
 
 def _keys_by_shard(keys: pa.Array, spec: ChunkSpec) -> Iterator[tuple[int, pa.Array, pa.Array]]:
-    """Places and keys of each shard that has any."""
+    """Yield each shard that has keys, with their row numbers and the keys."""
     if spec.shards == 1:
         yield 0, pa.array(np.arange(len(keys), dtype=np.int32)), keys
         return
@@ -317,13 +325,13 @@ def _keys_by_shard(keys: pa.Array, spec: ChunkSpec) -> Iterator[tuple[int, pa.Ar
 
 
 def shards_of(table: str, keys: Sequence[bytes], shards: int) -> npt.NDArray[np.uint32]:
-    """The shard of each key of a table, as `changed_keys.shard_of` says."""
+    """Return the shard of each key of a table, by the rule of `changed_keys.shard_of`."""
     seed = crc32(table.encode() + b"\0")
     return np.array([crc32(key, seed) for key in keys], np.uint32) % np.uint32(shards)
 
 
 def _by_shard(rows: KeyedRows, spec: ChunkSpec) -> Iterator[tuple[int, pa.Array, pa.StructArray]]:
-    """The rows of each shard that has any."""
+    """Yield each shard that has rows, with their keys and the rows."""
     keys, images = _whole(rows.keys), _struct(rows.rows)
     if spec.shards == 1:
         if len(keys):
@@ -339,9 +347,10 @@ def _by_shard(rows: KeyedRows, spec: ChunkSpec) -> Iterator[tuple[int, pa.Array,
 
 
 def _values(packet: pa.Table, limit: int, ratio: float = 0.0) -> Iterator[bytes]:
-    """The packet in pieces of at most so many bytes, cut between rows; one row is never cut.
+    """Yield the chunk batch in pieces of at most `limit` bytes, cut between rows.
 
-    `ratio`: what encoding is thought to leave of the bytes in memory; 0 = not known.
+    A row that is larger alone makes a piece of its own. `ratio` is the size of encoded bytes to
+    bytes in memory, as expected; 0 = not known.
     """
     size = packet.nbytes * ratio
     if size <= limit or packet.num_rows <= 1:
@@ -370,7 +379,7 @@ def _header(spec: ChunkSpec, shard: int, part: int) -> bytes:
 
 
 def row_too_large(table: str, limit: int) -> TableError:
-    """A row that no record can hold."""
+    """Return the error for a row that no record can hold."""
     return TableError(
         f"a row of {table} is larger than a record may be ({limit} bytes)",
         code=ROW_TOO_LARGE,

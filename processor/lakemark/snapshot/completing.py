@@ -1,12 +1,12 @@
 """Completing: captured tables that have never been complete get a run without being asked.
 
-Events bring what is changed since the connector captured a table. What was there before comes by a
+Events bring the changes since the connector captured a table. The rows before that come by a
 snapshot: the connector's own, where it takes one (`snapshot.mode`), or one of lakemark's. A table
 that has had neither is read here: beside a connector that reads no rows, and where a table was
 added or created later.
 
 Where the connector reads tables itself as it begins, it is waited for: until it streams, and until
-the query has read all that was in Kafka then. Rows of its own that came whole count.
+the query has read all that was in Kafka then. A table that the connector read in full is complete.
 """
 
 import math
@@ -35,7 +35,7 @@ NAME: Final = "complete-"
 
 
 class Completing:
-    """Looks which tables are not complete, and begins a run over them."""
+    """Looks for tables that are not complete, and begins a run over them."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Completing:
         self._ends: Offsets | None = None if state.settings.own_rows else {}
 
     def step(self, now: float) -> None:
-        """Begins a run over the tables that lack rows, if there are any.
+        """Begin a run over the tables that lack rows, if there are any.
 
         Raises:
             LakemarkError: the database is away: the next step asks again.
@@ -74,7 +74,7 @@ class Completing:
             self._look(now)
 
     def _ask(self, now: float) -> None:
-        """Ask Connect whether the connector's own snapshot is over: its offsets are of the log."""
+        """Ask Connect for a position in the log: then the connector's own snapshot is over."""
         self._asking, self._next = True, now + AGAIN_S
         windows, inbox = self.windows, self.state.inbox
         epoch = self.state.stream.epoch
@@ -118,7 +118,7 @@ class Completing:
             self.store.begin(run)
 
     def _refused(self, name: str, now: float) -> bool:
-        """Whether the table must not be read; such a one is looked at later and later."""
+        """Say whether the table must not be read; the answer is asked for at growing intervals."""
         until, wait = self._refusals.get(name, (0.0, EVERY_S))
         if now < until:
             return True
@@ -138,9 +138,9 @@ class Completing:
         return table.streaming and not whole
 
     def _not_before(self, name: str) -> float:
-        """When a table gets its next run: later and later as long as they fail.
+        """Return when a table may get its next run: the more runs failed, the later.
 
-        Never where a person has stopped the last one: whoever wants its rows says so.
+        It is never where a person has stopped the last one: then only a signal begins another.
         """
         ended = sorted(
             (run.number, run.ended, table.state)

@@ -3,11 +3,11 @@
 The states of runs and their tables stand in `runs`, those of attempts in `chunk_scheduler`; signals
 and notifications are dealt with by `signal_processor`. All of them share one `SnapshotState`.
 
-Order of effects: what a step changes it changes in memory; what follows goes out at its end, and
-again until it is acknowledged, see `run_store`. After a crash the same is said once more, under the
-same ids.
+Order of effects: a step changes the state in memory; at its end the records that follow are
+written, again and again until they are acknowledged, see `run_store`. After a crash the same
+records are written once more, under the same ids.
 
-Guarantees: a chunk whose settling was kept is never read again. An attempt number is never used
+Guarantees: a chunk that was stored as settled is never read again. An attempt number is never used
 twice: its upper half counts the coordinators of the pipeline.
 """
 
@@ -82,7 +82,7 @@ class Coordinator:
     # -- life -----------------------------------------------------------------------------------
 
     def start(self, stream: Stream) -> None:
-        """Takes up where the last one ended: attempts under way are over, their chunks wait.
+        """Take up the stored runs: attempts that were under way are over, their chunks wait.
 
         Raises:
             DependencyError: the progress cannot be read or kept.
@@ -119,14 +119,14 @@ class Coordinator:
         self.store.keep()
 
     def missed(self) -> Stream:
-        """What batches have said while `start` failed: nobody else takes it, it would pile up."""
+        """Take in the batches that ended while `start` failed, so that they do not pile up."""
         self.store.reset()
         for event in self._events(0.0):
             event()
         return self.state.stream
 
     def _resume(self, run: Run, table: TableRun, chunks: list[Chunk] | None) -> None:
-        """Takes a table up; chunks are None if they are not kept, or needed no more."""
+        """Take a table up; chunks are None if they are not stored, or needed no more."""
         self.state.chunks[run.id, table.table] = chunks or []
         anew = run.query != self.state.stream.query
         if run.query and (anew or run.batch > self.state.stream.batch):
@@ -143,7 +143,7 @@ class Coordinator:
             table.state = runs.READING if chunks else runs.WAITING
 
     def planned(self, armed: frozenset[str]) -> None:
-        """The offsets of a batch are kept, and the starts of these runs are below them.
+        """Note that a batch's offsets are durable, and that these runs' starts are below them.
 
         That is enough for them to read: a window that opens from now on stands behind those
         offsets, so all that comes after it is in later batches, whose shards know of the runs.
@@ -156,7 +156,7 @@ class Coordinator:
         self.state.inbox.put(take)
 
     def committed(self, stream: Stream, news: Callable[["Coordinator"], None]) -> None:
-        """A batch is done; from any thread."""
+        """Note that a batch is done; from any thread."""
 
         def take() -> None:
             self.state.stream = stream
@@ -166,7 +166,7 @@ class Coordinator:
         self.state.inbox.put(take)
 
     def step(self, timeout: float = 0.0) -> None:
-        """Does what there is to do; waits up to `timeout` seconds for something to happen.
+        """Take one step; wait up to `timeout` seconds for something to happen.
 
         An error of a dependency delays what needs it; nothing is lost.
         """
@@ -212,7 +212,7 @@ class Coordinator:
             return
 
     def _give_up_stopped(self) -> None:
-        """A table that has stopped until a person mends it holds up no run: the others go on."""
+        """Fail tables in runs that stand until a person mends them: the others go on."""
         for run in self.state.active():
             for table in run.tables:
                 now = self.state.stream.tables.get(table.table)
@@ -223,7 +223,7 @@ class Coordinator:
     # -- windows --------------------------------------------------------------------------------
 
     def _tick(self, now: float) -> None:
-        """Has window rows written, elsewhere: a commit may wait for a standby as long as it likes.
+        """Have window rows written in another thread: a commit may wait for a standby for long.
 
         In the meantime chunks are read on, but none of them gets its `hi`.
         """
@@ -287,7 +287,7 @@ class Coordinator:
         self.store.fail_all(error)
 
     def _say_window(self, window: OpenWindow, end: str, proof: Proof) -> None:
-        """Says what a window row would say; its place in the log is known already."""
+        """Write the record that stands for a window row whose place in the log is known already."""
         self.store.say(
             WindowPlace(
                 window=f"{window.uuid}-{end}",
@@ -306,19 +306,20 @@ class Coordinator:
     # -- what begins again ----------------------------------------------------------------------
 
     def restarted(self, table_name: str) -> None:
-        """The connector reads a table anew: the runs over it begin it again."""
+        """Begin a table again in all runs over it: the connector reads it anew."""
         for run in self.state.open_runs():
             for table in run.tables:
                 if table.table == table_name and not table.over and table.state != runs.WAITING:
                     self.store.begin_again(run, table, "the connector took a snapshot of its own")
 
     def _follow_snapshots(self) -> None:
-        """As `restarted`, by what the stream keeps: a coordinator that ended may have missed it.
+        """Begin tables again as `restarted` does, by the stream's state.
 
-        Rows of such a snapshot overwrite whatever is there, so all chunks must be read after the
-        last of them; else the sweep would take rows for ghosts. Where it is only that changes were
-        missed, or that more keys are in doubt than are listed, the reading serves nobody: but what
-        is not answered by it gets a run of its own.
+        A coordinator that has ended may have missed the event. Rows of the connector's snapshot
+        overwrite all others, so all chunks must be read after the last of them; else the sweep
+        would take rows for ghosts. Where changes were missed, or more keys are in doubt than are
+        listed, a table begins again at most `BEGINS_AGAIN` times; after that, another run answers
+        what the present one cannot.
         """
         for run in self.state.open_runs():
             for table in run.tables:

@@ -1,7 +1,7 @@
-"""The fields that signals have: each reader turns one JSON value into what it means.
+"""The fields of signals: each reader turns one JSON value into a typed one.
 
 A reader takes the field's name, for its message, and the value. It raises `RefusedError` when the
-value is of a wrong type or makes no sense, and never shows what a key or a filter says.
+value is of a wrong type or makes no sense, and its message never shows a key or a filter.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -72,7 +72,7 @@ class PrimaryKey:
 
 
 def json_object(value: object, what: str) -> dict[str, Any]:
-    """A JSON object, also one that is still bytes or text."""
+    """Read a JSON object, also one that is still bytes or text."""
     if isinstance(value, bytes | str):
         try:
             value = _decode(value)
@@ -88,14 +88,14 @@ def json_object(value: object, what: str) -> dict[str, Any]:
 
 
 def text(name: str, value: Any) -> str:
-    """Text without the blanks around it."""
+    """Read a text and strip the blanks around it."""
     if not isinstance(value, str):
         raise wrong_type(name, "text", value)
     return value.strip()
 
 
 def identifier(name: str, value: Any) -> str:
-    """The id of a signal or a run."""
+    """Read the id of a signal or a run."""
     if not isinstance(value, str):
         raise wrong_type(name, "text", value)
     if not value.strip():
@@ -106,7 +106,7 @@ def identifier(name: str, value: Any) -> str:
 
 
 def snapshot_type(name: str, value: Any) -> str:
-    """The type of a snapshot, which is incremental, in any case."""
+    """Read the type of a snapshot: `incremental`, in upper or lower case."""
     kind = text(name, value).lower()
     if kind == "blocking":
         raise RefusedError(
@@ -120,7 +120,7 @@ def snapshot_type(name: str, value: Any) -> str:
 
 
 def patterns(name: str, value: Any) -> tuple[str, ...]:
-    """Java regular expressions for tables."""
+    """Read Java regular expressions for tables."""
     if not isinstance(value, list):
         raise wrong_type(name, 'a list, such as ["public.orders"]', value)
     _check_number(name, value)
@@ -138,7 +138,7 @@ def _too_large(message: str) -> RefusedError:
 
 
 def _pattern(name: str, value: Any, costs: list[int]) -> str:
-    """A regular expression; its cost is added to those of its list."""
+    """Read a regular expression; its cost is added to those of its list."""
     pattern = text(name, value)
     if not pattern:
         raise bad_value(f"{name} is empty", "name a table, or remove it")
@@ -154,7 +154,7 @@ def _pattern(name: str, value: Any, costs: list[int]) -> str:
 
 
 def conditions(name: str, value: Any) -> tuple[AdditionalCondition, ...]:
-    """Filters, each for the tables of a pattern."""
+    """Read filters, each for the tables of a pattern."""
     example = '[{"data-collection": "public.orders", "filter": "..."}]'
     if not isinstance(value, list):
         raise wrong_type(name, f"a list, such as {example}", value)
@@ -177,7 +177,7 @@ def conditions(name: str, value: Any) -> tuple[AdditionalCondition, ...]:
 
 
 def keys(name: str, value: Any) -> tuple[PrimaryKey, ...]:
-    """Keys, each a scalar, a list in key order or an object by column; all of one form."""
+    """Read keys, each a scalar, a list in key order or an object by column; all of one form."""
     if not isinstance(value, list):
         raise wrong_type(name, 'a list, such as [1, 2] or [{"id": 1}]', value)
     if not value:
@@ -208,7 +208,7 @@ def _key(name: str, value: Any) -> PrimaryKey:
 
 
 def whole(least: int, most: int) -> Callable[[str, Any], int]:
-    """A reader of whole numbers within these bounds."""
+    """Return a reader of whole numbers within these bounds."""
 
     def read(name: str, value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool):
@@ -221,7 +221,7 @@ def whole(least: int, most: int) -> Callable[[str, Any], int]:
 
 
 def delay(name: str, value: Any) -> timedelta:
-    """A duration as in the configuration, such as ``5s``, or in ISO-8601, such as ``PT5S``."""
+    """Read a duration as in the configuration, such as ``5s``, or in ISO-8601, such as ``PT5S``."""
     if not isinstance(value, str) and (value != 0 or isinstance(value, bool)):
         raise wrong_type(name, "a duration such as 5s or PT5S", value)
     try:
@@ -234,7 +234,7 @@ def delay(name: str, value: Any) -> timedelta:
 
 
 def check_names(found: Iterable[str], known: Sequence[str], where: str) -> None:
-    """Refuses the first name that is not known, and tells the nearest one that is."""
+    """Refuse the first name that is not known, and tell the nearest one that is."""
     for name in found:
         if name not in known:
             raise RefusedError(
@@ -245,16 +245,16 @@ def check_names(found: Iterable[str], known: Sequence[str], where: str) -> None:
 
 
 def missing(name: str, wanted: str) -> RefusedError:
-    """A field that must be there is not."""
+    """Return the error for a field that must be there and is not."""
     return RefusedError(f"{name} is missing", code="missing-field", hint=f"write {wanted}")
 
 
 def bad_value(message: str, hint: str) -> RefusedError:
-    """A value of the right type makes no sense."""
+    """Return the error for a value of the right type that makes no sense."""
     return RefusedError(message, code="bad-value", hint=hint)
 
 
 def wrong_type(name: str, wanted: str, value: Any) -> RefusedError:
-    """A value is of another JSON type than the field."""
+    """Return the error for a value of another JSON type than the field."""
     found = next(word for kinds, word in _JSON_WORDS if isinstance(value, kinds))
     return RefusedError(f"{name} is {found}", code="wrong-type", hint=f"write {wanted}")

@@ -1,7 +1,7 @@
-"""What is in flight: windows that are open or in use, chunks that are read or wait to be settled.
+"""The flight: windows that are open or in use, chunks that are read or wait to be settled. Pure.
 
-Looked up after a step of the coordinator, for people: nothing decides by it, and it is not kept.
-Pure.
+It is looked up after a step of the coordinator, to be shown: nothing decides by it, and it is not
+stored.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -67,7 +67,7 @@ class Flight(msgspec.Struct, frozen=True):
 
 
 def flight(coordinator: "Coordinator") -> Flight:
-    """What is in flight now; for the coordinator's own thread."""
+    """Return everything in flight now; for the coordinator's own thread."""
     state = coordinator.state
     windows, retries = state.windows, coordinator.retries
     trouble = state.trouble or coordinator.signals.trouble

@@ -35,7 +35,7 @@ _DELIMITER: Final = ","  # Debezium's, without a space
 
 
 class ScanStatus(StrEnum):
-    """How the scan of a table ended, in Debezium's words."""
+    """The end of a table's scan, in Debezium's words."""
 
     SUCCEEDED = "SUCCEEDED"
     EMPTY = "EMPTY"
@@ -64,17 +64,17 @@ class Notification:
     timestamp: int
 
     def key(self) -> bytes:
-        """The record's key, as Debezium writes it without schemas."""
+        """Return the record's key, as Debezium writes it without schemas."""
         return msgspec.json.encode({"id": self.id})
 
     def value(self) -> bytes:
-        """The record's value, as Debezium writes it without schemas."""
+        """Return the record's value, as Debezium writes it without schemas."""
         return msgspec.json.encode(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a notification is about.
+    """The subject of a notification: a run, or a signal.
 
     Attributes:
         id: id of the signal that is answered.
@@ -89,7 +89,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a table or a run has come.
+    """The progress of a table or a run.
 
     Attributes:
         chunks: settled ones.
@@ -110,34 +110,34 @@ class Progress:
     known: float = 1.0
 
     def percent(self) -> int:
-        """Whole percent of the chunks, cut: 100 only when all are known and settled."""
+        """The whole percent of the chunks, cut: 100 only when all are known and settled."""
         if self.total_chunks <= 0:
             return 0
         return min(100, int(100 * self.known * self.chunks / self.total_chunks))
 
     def rows_per_second(self) -> int | None:
-        """Rounded; None while no time has passed."""
+        """The rows a second, rounded; None while no time has passed."""
         return round(self.rows / self.seconds) if self.seconds > 0 else None
 
     def eta_seconds(self) -> int | None:
-        """Seconds to go at the pace so far, rounded up; None before all chunks are known."""
+        """The seconds to go at the pace so far, rounded up; None before all chunks are known."""
         if self.chunks <= 0 or self.seconds <= 0 or self.known < 1:
             return None
         return math.ceil(self.seconds * max(0, self.total_chunks - self.chunks) / self.chunks)
 
 
 def started(subject: Subject, *, ts_ms: int) -> Notification:
-    """The run was accepted and goes over these tables."""
+    """Return the notification that a run was accepted, and its tables."""
     return _of_run(subject, "STARTED", {}, ts_ms)
 
 
 def in_progress(
     subject: Subject, *, table: str, progress: Progress, ts_ms: int, paused: bool = False
 ) -> Notification:
-    """One table of the run has come this far.
+    """Return the notification of one table's progress.
 
-    While the run is paused it is still said so: chunks that were under way may settle, and whoever
-    sees only the newest notification must not take the run for one that goes on.
+    A paused run is named as paused: chunks that were under way may settle, and a reader who sees
+    only the newest notification must not take the run for one that goes on.
     """
     details = {"current_collection_in_progress": table, **_numbers(progress, paused=paused)}
     return _of_run(subject, "PAUSED" if paused else "IN_PROGRESS", details, ts_ms)
@@ -146,25 +146,26 @@ def in_progress(
 def table_scan_completed(
     subject: Subject, *, table: str, status: ScanStatus, progress: Progress, ts_ms: int
 ) -> Notification:
-    """One table of the run has been read, or will not be, as the status says."""
+    """Return the notification that a table of the run has been read, or will not be (`status`)."""
     details = {"scanned_collection": table, "status": status.value, **_numbers(progress)}
     return _of_run(subject, "TABLE_SCAN_COMPLETED", details, ts_ms)
 
 
 def completed(subject: Subject, *, progress: Progress, ts_ms: int) -> Notification:
-    """The run is over; all its rows are in the tables."""
+    """Return the notification that the run is over, and all its rows are in the tables."""
     return _of_run(subject, "COMPLETED", _numbers(progress), ts_ms)
 
 
 def paused(subject: Subject, *, ts_ms: int, progress: Progress | None = None) -> Notification:
-    """The run, whose progress it is, begins no more chunks until it is resumed; or the signal's
-    answer, which has none.
+    """Return the notification that a run begins no more chunks until it is resumed.
+
+    With a run's progress it is about that run; without, it is the signal's answer.
     """
     return _of_run(subject, "PAUSED", _numbers(progress, paused=True), ts_ms)
 
 
 def resumed(subject: Subject, *, ts_ms: int, progress: Progress | None = None) -> Notification:
-    """The run goes on where it was paused; progress as `paused` has it."""
+    """Return the notification that a run goes on where it was paused; progress as in `paused`."""
     return _of_run(subject, "RESUMED", _numbers(progress), ts_ms)
 
 
@@ -177,7 +178,7 @@ def aborted(
     reason: str = "",
     hint: str = "",
 ) -> Notification:
-    """These tables of the run are no longer read.
+    """Return the notification that these tables of the run are no longer read.
 
     Args:
         subject: the run, or the signal that stopped it.
@@ -194,12 +195,12 @@ def aborted(
 
 
 def changed(subject: Subject, *, run: str, ts_ms: int) -> Notification:
-    """What set-snapshot asked for holds for the run from now on."""
+    """Return the notification that a set-snapshot signal has changed the run."""
     return _of_run(subject, "CHANGED", {"run": run}, ts_ms)
 
 
 def rejected(rejection: Rejection, *, pipeline: str, ts_ms: int) -> Notification:
-    """The signal is not carried out, and why."""
+    """Return the notification that a signal is not carried out, and why."""
     details = {
         "connector_name": pipeline,
         "code": rejection.code,
@@ -210,7 +211,7 @@ def rejected(rejection: Rejection, *, pipeline: str, ts_ms: int) -> Notification
 
 
 def read(value: bytes | None) -> Notification | None:
-    """The notification about a snapshot that a record holds; None if it holds none.
+    """Return the notification about a snapshot that a record holds; None if it holds none.
 
     Never raises. Fields that are not known are left out, and so are details that are no text.
     """
@@ -230,12 +231,12 @@ def read(value: bytes | None) -> Notification | None:
 
 
 def is_of_run(notification: Notification) -> bool:
-    """Whether it tells how far a run is: answers to signals that pause or resume runs do not."""
+    """Say whether it tells a run's progress: answers to pause and resume signals do not."""
     return "total_chunks" in notification.additional_data
 
 
 def tables_of(notification: Notification) -> tuple[str, ...]:
-    """The tables that a notification names as those of its run, or as stopped."""
+    """Return the tables that a notification names as those of its run, or as stopped."""
     return tuple(filter(None, notification.additional_data.get("data_collections", "").split(",")))
 
 

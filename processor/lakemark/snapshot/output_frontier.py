@@ -1,15 +1,15 @@
-"""The fence of order mode: up to which position all changes have gone through the stream.
+"""The output frontier: the position up to which all changes have gone through the stream.
 
-What a shard lets pass of a chunk goes to an output topic, where nothing can be taken back: every
-event up to the chunk's `hi` must be there before. Kafka's end offsets alone do not prove that,
-because a connector's producer may hold back a record of one partition while later ones of others
-are written. One of these does:
+The rows of a chunk that a shard lets pass go to an output topic, where nothing can be taken back:
+every event up to the chunk's `hi` must be there before. Kafka's end offsets alone do not prove
+that, because a connector's producer may hold back a record of one partition while later ones of
+others are written. One of these does:
 
 * the connector's *committed source offset*: Connect commits it for records that are acknowledged.
   Then the end offsets of the change topics, taken after it, and a batch that has passed them;
 * an event past the position in every partition of the tables that are read.
 
-The fence is a control record; shards decide a chunk when its `hi` is not above it.
+The frontier is a control record (`Fence`); shards decide a chunk when its `hi` is not above it.
 """
 
 from typing import Final
@@ -41,7 +41,11 @@ HINT: Final = (
 
 
 class OutputFrontier:
-    """Moves the fence on while chunks wait for it; `trouble` says why they wait for long."""
+    """Moves the frontier on while chunks wait for it.
+
+    Attributes:
+        trouble: why they wait for long; None while they do not.
+    """
 
     def __init__(
         self, state: SnapshotState, store: RunStore, *, windows: WindowLog, executor: Executor
@@ -58,7 +62,7 @@ class OutputFrontier:
         self._since: float | None = None
 
     def step(self, now: float) -> None:
-        """Says how far all changes have gone, if that is further than said before."""
+        """Write the frontier, if it is further than the one written before."""
         if not any(attempt.hi for attempt in self.state.attempts.values()):
             self._since = self.trouble = None
             return
@@ -81,7 +85,7 @@ class OutputFrontier:
             self.store.say(Fence(position=position.hex()))
 
     def _passed(self) -> bytes:
-        """The position that every partition of all tables under runs has passed."""
+        """Return the position that every partition of all tables under runs has passed."""
         tables = {
             table.table for run in self.state.active() for table in run.tables if not table.over
         }
@@ -107,7 +111,7 @@ class OutputFrontier:
         self.executor.submit(ask)
 
     def _failed(self, error: Exception) -> None:
-        """Only this question waits: an event in every partition may prove as much meanwhile."""
+        """Delay the next question to Connect; meanwhile, events may prove as much."""
         self._asking = False
         if not isinstance(error, LakemarkError):
             raise error
@@ -118,7 +122,10 @@ class OutputFrontier:
         )
 
     def _answered(self, found: Committed) -> None:
-        """What was answered before is waited for, but for topics that are no more, or made anew."""
+        """Take an answer of Connect's; one given before is waited for first.
+
+        Of that one, topics that are gone count no more, and those made anew count to their new end.
+        """
         self._asking = False
         before = self._waits_for
         if before is not None and found.position:

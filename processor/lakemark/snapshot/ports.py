@@ -1,4 +1,4 @@
-"""What the coordinator needs of the world, one protocol for each purpose; and what it is told."""
+"""The coordinator's ports to the outside, one protocol for each purpose, and their values."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from lakemark.snapshot.signals import Rejection, SignalRecord
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a table is cut: its chunks, the schema they will have, and about how many rows."""
+    """The cut of a table: its chunks, the schema they will have, and about how many rows."""
 
     spans: tuple[KeyRange, ...]
     fingerprint: str
@@ -25,7 +25,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """How far the connector has committed, and where the change topics ended after that.
+    """The position that the connector has committed, and the change topics' ends after that.
 
     Attributes:
         position: of the last event that is in Kafka with all before it; empty = it does not say.
@@ -62,7 +62,7 @@ class StreamedTable:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What the stream says after a batch.
+    """The stream's state after a batch.
 
     Attributes:
         query: id of the streaming query.
@@ -82,44 +82,44 @@ class Stream:
 
 
 class ProgressStore(Protocol):
-    """Keeps how far runs have come, and says it: the progress, control and notifications topics.
+    """The store of runs' progress: the progress, control and notifications topics.
 
-    Raises (all): LakemarkError, and what was to be said is said again.
+    Raises (all): LakemarkError; the caller writes the same records again.
     """
 
     def load(self) -> dict[bytes, bytes]:
-        """The progress that was kept."""
+        """Return the stored progress."""
 
     def save(self, records: Mapping[bytes, bytes | None]) -> None:
-        """Keeps progress; None removes. Returns when it is acknowledged."""
+        """Store progress; None removes. Returns when it is acknowledged."""
 
     def control(self, records: Sequence[ControlRecord]) -> None:
-        """Writes control records, in order. Returns when they are acknowledged."""
+        """Write control records, in order. Returns when they are acknowledged."""
 
     def notify(self, notifications: Sequence[Notification]) -> None:
-        """Writes notifications. Returns when they are acknowledged."""
+        """Write notifications. Returns when they are acknowledged."""
 
 
 class SignalSource(Protocol):
-    """Where signals come from, and what they are checked against.
+    """The source of signals, and of the facts that they are checked against.
 
     Raises (all): LakemarkError: the brokers, Connect or the database are away.
     """
 
     def signals(self) -> list[SignalRecord]:
-        """Signals that have come since, from where the last process had read them, unread."""
+        """Return the signals since the last call; at first, since the last process."""
 
     def refusal(self) -> Rejection | None:
-        """Why no snapshot can be taken at all; the id is empty."""
+        """Return why no snapshot can be taken at all (the id is empty); None if one can."""
 
     def tables(self) -> dict[str, TableSchema]:
-        """The tables that the connector captures, as the database has them now."""
+        """Return the tables that the connector captures, as the database has them now."""
 
     def watched(self, table: str) -> bool:
-        """Whether changes of a table that no event tells are noticed from now on."""
+        """Say whether changes of a table that no event tells are noticed from now on."""
 
     def reasons_against(self, table: str) -> Rejection | None:
-        """Why a table must not be read beside its events; the id is empty.
+        """Return why a table must not be read beside its events (the id is empty); None if it may.
 
         Raises:
             LakemarkError: the database is away, or knows no such table: see
@@ -128,19 +128,19 @@ class SignalSource(Protocol):
 
 
 class SourceReader(Protocol):
-    """Asks the database about tables, and reads them.
+    """The source database, for questions about tables and for reading them.
 
     Raises (all but `read`): LakemarkError.
     """
 
     def condition(self, table: str, text: str) -> Condition:
-        """A user's filter, parsed for a table; raises RefusedError."""
+        """Parse a user's filter for a table; raises RefusedError."""
 
     def texts(self, table: str, keys: Sequence[str]) -> dict[str, list[str]]:
-        """By canonical key, its texts for `ChunkSpec.keys`; none of one that has no such texts."""
+        """Return texts for `ChunkSpec.keys` by canonical key; keys without are left out."""
 
     def blocker(self, proof: Proof) -> str:
-        """Whom a read waits for that shows no window, in words for people."""
+        """Return in words which transaction a read waits for that shows no window."""
 
     def cut(
         self,
@@ -151,49 +151,49 @@ class SourceReader(Protocol):
         surrogate: str | None,
         within: KeyRange,
     ) -> Cut:
-        """Where to cut a table, or a range of it. Takes its time: for `submit`."""
+        """Cut a table, or a range of it, into chunks. Takes its time: for `submit`."""
 
     def fingerprint(self, table: str) -> str:
-        """The fingerprint of a table's schema now. Takes its time: for `submit`."""
+        """Return the fingerprint of a table's schema now. Takes its time: for `submit`."""
 
     def partial_keys(self, table: str) -> tuple[str, ...]:
-        """Canonical keys of rows of the lake with unavailable columns. For `submit`."""
+        """Return canonical keys of rows of the lake with unavailable columns. For `submit`."""
 
     def read(self, spec: ChunkSpec) -> ChunkResult:
-        """Reads a chunk; never raises. Takes its time: for `submit`."""
+        """Read a chunk; never raises. Takes its time: for `submit`."""
 
 
 class WindowLog(Protocol):
-    """Writes into the log, and asks how far the connector has read it.
+    """The database's log, written to, and the connector's position in it.
 
     Raises (both): LakemarkError.
     """
 
     def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
-        """Closes a window and opens the next, in one transaction; for `submit_tick`."""
+        """Close a window and open the next, in one transaction; for `submit_tick`."""
 
     def committed(self, epoch: int) -> Committed:
-        """How far the connector has committed, in positions of an epoch; for `submit`."""
+        """Return the position that the connector has committed, in an epoch; for `submit`."""
 
 
 class Executor(Protocol):
     """Time, and work in other threads."""
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Has work done in another thread."""
+        """Have work done in another thread."""
 
     def submit_tick(self, work: Callable[[], None]) -> None:
-        """Has a tick done in the thread for ticks, whatever else is under way."""
+        """Have a tick done in the thread for ticks, whatever else is under way."""
 
     def monotonic(self) -> float:
-        """Seconds, for waiting."""
+        """Return seconds, for waiting."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch, for people."""
+        """Return milliseconds since the epoch, to be shown."""
 
     def uuid(self) -> str:
-        """A new window's name."""
+        """Return a new window's name."""
 
 
 class Ports(ProgressStore, SignalSource, SourceReader, WindowLog, Executor, Protocol):
-    """All of them, as one object may be; each part of the coordinator takes what it uses."""
+    """All ports, as one object may have them; each part of the coordinator takes those it uses."""

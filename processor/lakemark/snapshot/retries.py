@@ -1,4 +1,4 @@
-"""What is away is tried again later: what all need, or what keeps one table from being read."""
+"""Retries of dependencies that are away, for all tables, and of a table that cannot be read."""
 
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -23,10 +23,10 @@ log = structlog.get_logger(__name__)
 
 
 class Retries:
-    """When what failed is tried again.
+    """The times of the next tries.
 
     Attributes:
-        not_before: until when nothing that needs a dependency is done.
+        not_before: monotonic seconds; before it nothing that needs a dependency is done.
     """
 
     def __init__(self, state: SnapshotState, store: RunStore, *, executor: Executor) -> None:
@@ -37,9 +37,9 @@ class Retries:
         self._wait = FIRST_WAIT_S
 
     def failed(self, error: LakemarkError) -> None:
-        """Something is away: everything that needs it is tried again later.
+        """Delay everything that needs a dependency: one is away.
 
-        What fails while that is waited for does not prolong it.
+        A failure during the delay does not prolong it.
         """
         self.state.trouble = error
         now = self.executor.monotonic()
@@ -49,20 +49,20 @@ class Retries:
         self.delayed(error, self.not_before - now)
 
     def over(self, now: float) -> None:
-        """For as long as was waited nothing has failed: the next wait is a short one again."""
+        """Make the next delay short again if nothing has failed for as long as the last one."""
         if now >= self.not_before + self._wait:
             self._wait = FIRST_WAIT_S
             self.state.trouble = None
 
     def delayed(self, error: LakemarkError, wait: float) -> None:
-        """Says what is tried again after so many seconds."""
+        """Log an error and after how many seconds there is another try."""
         log.warning(
             "snapshot.delayed", code=error.code, reason=error.message, hint=error.hint,
             next_try_s=round(wait, 1),
         )  # fmt: skip
 
     def put_off(self, run: Run, table: TableRun, error: LakemarkError) -> bool:
-        """Whether it is this table alone that cannot be read: it is read later."""
+        """Put a table off if the error is of this table alone; say whether it is."""
         if not is_of_a_table(error):
             return False
         now = self.executor.monotonic()
@@ -80,7 +80,7 @@ class Retries:
 
     @property
     def table_trouble(self) -> LakemarkError | None:
-        """Why a table is put off, if one is."""
+        """The reason why a table is put off; None if none is."""
         return next((one.error for one in self.state.delays.values() if not one.table.over), None)
 
     def ask(
@@ -91,7 +91,7 @@ class Retries:
         table: TableRun,
         begun: int,
     ) -> None:
-        """Has work done elsewhere; what comes of it is dealt with in a later step."""
+        """Have work done in another thread; its result is dealt with in a later step."""
 
         def run_it() -> None:
             try:
@@ -113,7 +113,7 @@ class Retries:
         self.executor.submit(run_it)
 
     def work_failed(self, run: Run, table: TableRun, begun: int, error: LakemarkError) -> None:
-        """What was asked for a table failed: it is tried again, or the table fails."""
+        """Deal with work for a table that failed: it is tried again, or the table fails."""
         if table.begun != begun or table.over or run.over:
             return
         table.state = runs.READING if table.chunks else runs.WAITING

@@ -1,13 +1,13 @@
-"""All runs: how they begin and end, what is kept of them, and what is said about them.
+"""The store of all runs: their beginnings and ends, their records, and their notifications.
 
-Order of effects: a step changes the runs in memory and notes what is to be said; `keep` ends it:
+Order of effects: a step changes the runs in memory and notes the records to write; `keep` ends it:
 
-1. control records and notifications go out;
-2. what has changed is kept;
-3. runs that are kept as begun are armed, those that are kept as ended are disarmed.
+1. control records and notifications are written;
+2. runs that have changed are stored;
+3. runs that are stored as begun are armed, those that are stored as ended are disarmed.
 
-Each is done again until it is acknowledged. After a crash 1 follows from what was kept before, 3
-from the runs that are kept: so no run is armed that is not known.
+Each is done again until it is acknowledged. After a crash 1 follows from what was stored before, 3
+from the runs that are stored: so no run is armed that is not known.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,10 +50,10 @@ _STATUS: Final = {
 
 
 class RunStore:
-    """Keeps the runs of a pipeline, and says what becomes of them.
+    """Stores the runs of a pipeline, and writes their control records and notifications.
 
     Attributes:
-        place: where the signals stand, to be kept with the effects of those before.
+        place: of the signals, stored with the effects of those before it.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class RunStore:
         self._since: dict[str, float] = {}
 
     def begin(self, run: Run) -> None:
-        """A run is accepted: the shards are told, and it is kept."""
+        """Accept a run: the shards are told, and it is stored."""
         run.number = 1 + max((one.number for one in self.state.runs.values()), default=0)
         self.state.runs[run.id] = run
         self._disarmed.discard(run.id)
@@ -90,7 +90,7 @@ class RunStore:
             self._gone.add(runs.run_key(old.id))
 
     def say_start(self, run: Run) -> None:
-        """Arms the shards; saying it again changes nothing."""
+        """Arm the shards; writing it again changes nothing."""
         tables = [table.table for table in run.tables]
         self._arming.append(
             RunStart(
@@ -103,7 +103,7 @@ class RunStore:
         )
 
     def arm(self) -> None:
-        """Runs whose start a batch has begun with begin to read."""
+        """Begin to read runs whose start a batch has begun with."""
         for run in [one for one in self.state.runs.values() if one.state == runs.ARMING]:
             if run.id not in self.state.stream.armed:
                 continue
@@ -118,7 +118,7 @@ class RunStore:
                     self._scanned(run, table)
 
     def fail_table(self, run: Run, table: TableRun, code: str, reason: str, hint: str) -> None:
-        """A table of a run cannot be read: the others go on."""
+        """Fail a table of a run that cannot be read: the others go on."""
         for attempt in self.state.attempts_of(run, table):
             self.void(attempt, "failed")
         table.state, table.code, table.reason, table.hint = runs.FAILED, code, reason, hint
@@ -130,12 +130,12 @@ class RunStore:
         self._scanned(run, table)
 
     def fail_all(self, error: LakemarkError) -> None:
-        """No window can be written: runs that wait for one fail, each with the reason."""
+        """Fail all active runs, each with the reason: no window can be written."""
         for run in self.state.active():
             self.fail(run, error)
 
     def fail(self, run: Run, error: LakemarkError) -> None:
-        """Ends a run, and its tables that are not over, with a reason."""
+        """End a run, and its tables that are not over, with a reason."""
         for table in run.tables:
             for attempt in self.state.attempts_of(run, table):
                 self.void(attempt, "failed")
@@ -146,7 +146,7 @@ class RunStore:
         self.end(run)
 
     def begin_again(self, run: Run, table: TableRun, why: str) -> None:
-        """All chunks of a table are read again: what was read may not go together."""
+        """Have all chunks of a table read again: those read before may not go together."""
         for attempt in self.state.attempts_of(run, table):
             self.void(attempt, "begun-again")
         log.info("snapshot.table_begins_again", run=run.id, table=table.table, reason=why)
@@ -162,24 +162,25 @@ class RunStore:
         self.state.chunks[run.id, table.table] = []
 
     def void(self, attempt: ChunkAttempt, reason: str) -> None:
-        """The attempt is over and does not count: its chunk waits for another one."""
+        """End an attempt that does not count: its chunk waits for another one."""
         self.state.attempts.pop(attempt.number, None)
         self.release(attempt)
         log.info("snapshot.chunk_void", reason=reason, **place_of(attempt))
         self.say(ChunkVoid(**place_of(attempt), reason=reason))
 
     def release(self, attempt: ChunkAttempt) -> None:
-        """The attempt is over: its chunk has none."""
+        """Take an attempt that is over from its chunk."""
         chunks = self.state.chunks.get((attempt.run.id, attempt.table.table), [])
         if attempt.begun == attempt.table.begun and attempt.chunk < len(chunks):
             chunk = chunks[attempt.chunk]
             chunk.attempt = -1 if chunk.attempt == attempt.number else chunk.attempt
 
     def rest(self, run: Run) -> None:
-        """A run has ended, perhaps before this start: for some time its tables get none.
+        """Give the tables of an ended run no run of their own for some time.
 
-        What a run has answered may still stand in the stream's state. For as long as the table
-        took, if that is longer: one that needs a run all the time is read for half of the time.
+        The stream's state may still ask for what the run has answered. The time is as long as the
+        table took, if that is longer than `rest`: so a table that always needs a run is read for
+        half of the time. The run may have ended before this process.
         """
         passed = max(0, self.executor.now_ms() - run.ended) / 1000
         for table in run.tables:
@@ -188,12 +189,12 @@ class RunStore:
             self.state.rests[table.table] = max(until, self.state.rests.get(table.table, until))
 
     def sweep(self, run: Run, table: TableRun) -> None:
-        """Rows below the lowest open row that the table's chunks used are gone from the source."""
+        """Write the sweep: rows below the table's lowest open row are gone from the source."""
         self.changed(run)
         self.say(Sweep(run=run.id, table=table.table, position=table.first_lo))
 
     def unsweep(self, run: Run, table: TableRun) -> None:
-        """A sweep that has not been said yet is not: the table is read again."""
+        """Take back a sweep that was not written yet: the table is read again."""
 
         def is_mine(record: ControlRecord) -> bool:
             mine = run.id, table.table
@@ -202,7 +203,7 @@ class RunStore:
         self._controls = [one for one in self._controls if not is_mine(one)]
 
     def finish(self, run: Run, table: TableRun, *, swept: bool) -> None:
-        """A table is done: what had been asked for up to its reading is answered.
+        """End a table: all that had been asked for up to its reading is answered.
 
         Without a sweep there may be ghosts: only keys that were read are answered.
         """
@@ -222,7 +223,7 @@ class RunStore:
         self._scanned(run, table)
 
     def end(self, run: Run, *, state: str = "", said: bool = False) -> None:
-        """Disarms a run whose tables are all over."""
+        """Disarm a run whose tables are all over."""
         failed = [table for table in run.tables if table.state == runs.FAILED]
         run.state = state or (runs.FAILED if failed else runs.COMPLETED)
         if failed and not run.code:
@@ -253,15 +254,15 @@ class RunStore:
     # -- what is said ---------------------------------------------------------------------------
 
     def say(self, record: ControlRecord) -> None:
-        """A control record is to be written, after those before."""
+        """Note a control record to be written, after those before."""
         self._controls.append(record)
 
     def notify(self, notification: Notification) -> None:
-        """A notification is to be written, after those before."""
+        """Note a notification to be written, after those before."""
         self._notes.append(notification)
 
     def disarm(self) -> None:
-        """Runs that are armed although they are over, or not kept: a process came no further."""
+        """Disarm armed runs that are over or not stored: an earlier process came no further."""
         for name in sorted(self.state.stream.armed - self._disarmed):
             run = self.state.runs.get(name)
             if run is None or run.over:
@@ -274,13 +275,13 @@ class RunStore:
     # -- what is kept ---------------------------------------------------------------------------
 
     def changed(self, run: Run) -> None:
-        """The run is to be kept as it is now."""
+        """Note that the run is to be stored as it is now."""
         key = runs.run_key(run.id)
         self._dirty[key] = run
         self._gone.discard(key)
 
     def touch(self, run: Run, table: TableRun, chunks: Iterable[int]) -> None:
-        """These chunks of a table, and the run, are to be kept as they are now."""
+        """Note that these chunks of a table, and the run, are to be stored as they are now."""
         self.changed(run)
         for page in {at // runs.PAGE for at in chunks}:
             key = runs.page_key(run.id, table, page)
@@ -288,21 +289,21 @@ class RunStore:
             self._gone.discard(key)
 
     def forget(self, run: Run, table: TableRun) -> None:
-        """The chunks of a table are needed no more."""
+        """Note that a table's chunks are needed no more."""
         self.remove(runs.page_keys(run.id, table))
 
     def remove(self, keys: Iterable[bytes]) -> None:
-        """These pages are to be kept no more."""
+        """Note that these pages are to be removed."""
         for key in keys:
             self._pages.pop(key, None)
             self._gone.add(key)
 
     def note(self, key: bytes, value: bytes | None) -> None:
-        """Another record is to be kept with the next changes; None = no more."""
+        """Note another record to be stored with the next changes; None removes it."""
         self._others[key] = value
 
     def reset(self) -> None:
-        """Forgets what was to be said and kept: what is kept is about to be loaded."""
+        """Forget all records to be written and stored: the stored ones are about to be loaded."""
         self._others = {}
         self._controls, self._notes, self._arming = [], [], []
         self._disarmed = set()
@@ -310,7 +311,7 @@ class RunStore:
         self._pages, self._dirty, self._gone = {}, {}, set()
 
     def keep(self) -> None:
-        """Says what is to be said, keeps what has changed since, then arms and disarms.
+        """Write the noted records, store what has changed since, then arm and disarm.
 
         Raises:
             DependencyError: nothing is lost: call again.
@@ -327,7 +328,7 @@ class RunStore:
             self._arming = []
 
     def _save(self) -> None:
-        """The order of records matters, see `runs.loaded`."""
+        """Store the changed records; their order matters, see `runs.loaded`."""
         records: dict[bytes, bytes | None] = {}
         pages = sorted(self._pages.items(), key=lambda item: -item[1][2])
         for key, (run, table, page) in pages:
@@ -349,7 +350,7 @@ class RunStore:
     # -- notifications --------------------------------------------------------------------------
 
     def report(self, now: float) -> None:
-        """Says how far the tables are, not too often."""
+        """Notify of the tables' progress, not too often."""
         for run in self.state.active():
             self.count_seconds(run)
         if now < self._next_report:
@@ -392,18 +393,18 @@ class RunStore:
             self.notify(self.paused(run))
 
     def paused(self, run: Run) -> Notification:
-        """That a run is paused, or is no longer."""
+        """Return the notification that a run is paused, or no longer."""
         say = notes.paused if run.paused else notes.resumed
         progress = self._progress(run, run.tables)
         return say(self.subject(run), progress=progress, ts_ms=self.executor.now_ms())
 
     def completed(self, run: Run) -> Notification:
-        """That a run has ended well."""
+        """Return the notification that a run has ended well."""
         progress = self._progress(run, run.tables)
         return notes.completed(self.subject(run), progress=progress, ts_ms=self.executor.now_ms())
 
     def aborted(self, run: Run) -> Notification:
-        """That a run has ended otherwise."""
+        """Return the notification that a run has ended otherwise."""
         stopped = [t.table for t in run.tables if t.state != runs.DONE]
         return notes.aborted(
             self.subject(run), stopped=stopped, ts_ms=self.executor.now_ms(), code=run.code,
@@ -424,7 +425,7 @@ class RunStore:
         )
 
     def count_seconds(self, run: Run) -> None:
-        """Counts the time that a run has been reading."""
+        """Count the time that a run has been reading."""
         now = self.executor.monotonic()
         since = self._since.get(run.id, now)
         if not run.paused and run.state == runs.READING:
@@ -435,12 +436,12 @@ class RunStore:
         self._since[run.id] = now
 
     def subject(self, run: Run) -> Subject:
-        """What notifications about a run are about."""
+        """Return a run as the subject of notifications."""
         return Subject(run.id, self.state.settings.pipeline, run.names())
 
 
 def place_of(attempt: ChunkAttempt) -> dict[str, Any]:
-    """Return which attempt at which chunk it is, as control records have it."""
+    """Return the fields of a control record that name an attempt at a chunk."""
     return {
         "run": attempt.run.id,
         "table": attempt.table.table,

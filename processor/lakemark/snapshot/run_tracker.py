@@ -39,7 +39,7 @@ _READ: Final = {ScanStatus.SUCCEEDED.value, ScanStatus.EMPTY.value}
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """How far a table has come. A number that is not known is None.
+    """The progress of a table. A number that is not known is None.
 
     Attributes:
         status: how it ended, in Debezium's words or STOPPED; empty while it goes on.
@@ -80,22 +80,22 @@ class FollowedRun:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more is to come."""
+        """Say whether nothing more is to come."""
         return self.state in ENDED
 
     @property
     def is_good(self) -> bool:
-        """Whether it has completed and every table was read to its end."""
+        """Say whether it has completed and every table was read to its end."""
         return self.state == "completed" and not self.unread()
 
     def unread(self) -> dict[str, str]:
-        """Tables that ended otherwise than read, and how."""
+        """Return the tables that ended without being read, each with its end."""
         scans = self.tables.items()
         return {name: s.status for name, s in scans if s.status and s.status not in _READ}
 
 
 def then(run: FollowedRun, notification: Notification) -> FollowedRun:
-    """The run after one more notification."""
+    """Return the run after one more notification."""
     kind = notification.type
     if notification.id != run.id or kind not in _STATES or run.has_ended:
         return run
@@ -118,11 +118,11 @@ def then(run: FollowedRun, notification: Notification) -> FollowedRun:
 
 
 def newest_of_runs(found: Iterable[Notification]) -> list[Notification]:
-    """The newest notification of every run, in the order in which they were written.
+    """Return the newest notification of every run, in the order in which they were written.
 
-    A signal that pauses, resumes, changes or stops runs is answered under its own id in the words
-    that its runs hear too: an id under which nothing else was said is that of no run. A run whose
-    tables are stopped in part goes on: that is no news of it.
+    A signal that pauses, resumes, changes or stops runs is answered under its own id, in the same
+    words as its runs. An id with nothing but such answers is that of no run. A run whose tables are
+    stopped in part goes on: such a notification is left out.
     """
     newest: dict[str, Notification] = {}
     known: set[str] = set()
@@ -154,6 +154,6 @@ def _scan(data: Mapping[str, str]) -> Scan:
 
 
 def _number(data: Mapping[str, str], name: str) -> int | None:
-    """A whole number, None if it is missing or none."""
+    """Return a whole number; None if it is missing or no number."""
     text = data.get(name, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None  # noqa: PLR2004 (int8)

@@ -1,4 +1,4 @@
-"""Runs: what accepted signals cause, how far it has come, and how that is kept.
+"""Runs: the effect of accepted signals, their progress, and the records that store it.
 
     run        set by                          meaning
     ---------  ------------------------------  ----------------------------------------------------
@@ -79,7 +79,7 @@ class Chunk(msgspec.Struct, array_like=True):
 
     @classmethod
     def of(cls, span: KeyRange) -> "Chunk":
-        """The chunk of a range."""
+        """Return the chunk of a range."""
         data = span.to_data()
         return cls(data["after"], data["upto"])
 
@@ -140,12 +140,12 @@ class TableRun(msgspec.Struct, omit_defaults=True):
 
     @property
     def whole(self) -> bool:
-        """Whether all rows are read, so that what is older is a ghost."""
+        """Say whether all rows are read, so that older ones are ghosts."""
         return not self.condition and self.keys is None
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to do."""
+        """Say whether nothing is left to do."""
         return self.state in {DONE, FAILED, STOPPED}
 
 
@@ -185,31 +185,31 @@ class Run(msgspec.Struct, omit_defaults=True):
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
+        """Say whether it has ended."""
         return self.state in ENDED
 
     def names(self) -> tuple[str, ...]:
-        """Its tables."""
+        """Return the names of its tables."""
         return tuple(one.table for one in self.tables)
 
 
 def run_key(run: str) -> bytes:
-    """Key of a run's progress record."""
+    """Return the key of a run's progress record."""
     return RUN_PREFIX + run.encode()
 
 
 def page_key(run: str, table: TableRun, page: int) -> bytes:
-    """Key of the progress record of some of a table's chunks."""
+    """Return the key of the progress record of a page of a table's chunks."""
     return PAGE_PREFIX + msgspec.json.encode([run, table.table, table.cuts, page])
 
 
 def page_keys(run: str, table: TableRun) -> list[bytes]:
-    """Keys of the progress records of all chunks of a table."""
+    """Return the keys of the progress records of all chunks of a table."""
     return [page_key(run, table, page) for page in range(-(-table.chunks // PAGE))]
 
 
 def page_value(chunks: list[Chunk]) -> bytes:
-    """Value of such a record; of chunks that are done nobody asks which keys they had."""
+    """Return the value of such a record; chunks that are done are stored without their keys."""
     return msgspec.json.encode([_kept(chunk) for chunk in chunks])
 
 
@@ -219,14 +219,15 @@ def _kept(chunk: Chunk) -> Chunk:
 
 
 def loaded(records: Mapping[bytes, bytes]) -> Iterator[tuple[Run, dict[str, list[Chunk]]]]:
-    """The runs of the progress topic, and the chunks of their tables; oldest run first.
+    """Yield the runs of the progress topic, with the chunks of their tables; oldest run first.
 
-    Pages are kept before the run that counts on them, a page with new chunks before one in which
-    they take another's place. So pages may be ahead of their run, never behind: how far a table
-    is, is counted anew. A table is left out if pages of it are missing.
+    Pages are stored before the run that counts on them, a page with new chunks before one in which
+    they take another's place. So pages may be ahead of their run, never behind: a table's progress
+    is counted anew. A table is left out if pages of it are missing.
 
-    Records have no version: what an older lakemark did not write has its default, what a newer one
-    adds is left out, and the checkpoint's version refuses what cannot be read like that.
+    Records have no version: a field that an older lakemark did not write has its default, one that
+    a newer lakemark adds is left out, and the checkpoint's version refuses what cannot be read like
+    that.
 
     Raises:
         StateVersionError: it cannot be read all the same.

@@ -1,7 +1,7 @@
-"""Takes signals, answers them, starts and ends runs, and keeps what has become of them.
+"""Takes signals, answers them, starts and ends runs, and stores the outcome.
 
 Every signal gets an answer on the notifications topic, under its own id. A signal whose id is that
-of a run that there was already runs nothing: what became of the run is said again.
+of an earlier run runs nothing: the run's answer is repeated.
 """
 
 import math
@@ -51,7 +51,7 @@ HANDLING_KEY: Final = b"_handling"
 
 
 class SignalProcessor:
-    """Signals in, answers out."""
+    """Takes signals and answers them."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class SignalProcessor:
         self.trouble: LakemarkError | None = None
 
     def take_up(self, kept: Mapping[bytes, bytes]) -> None:
-        """Takes up what was kept of signals under way, and which of them a person leaves out."""
+        """Take up the stored mark of signals under way, and the ids that a person has left out."""
         self._mark = handling.decode(kept.get(HANDLING_KEY))
         self._skipped = signal_skip.names_in(kept)
 
     def skips(self, run: Run) -> bool:
-        """Ends a run that a person leaves out, and says whether it is one."""
+        """End a run that a person has left out; say whether it is one."""
         if run.id not in self._skipped:
             return False
         self.store.fail(
@@ -102,13 +102,13 @@ class SignalProcessor:
     # -- signals --------------------------------------------------------------------------------
 
     def answer(self) -> None:
-        """Deals with the signals that have come; where they stand is kept after their effects.
+        """Deal with the signals that have come; their place is stored after their effects.
 
-        The next is taken when that is kept. After a crash only the newest is carried out again, and
-        what a stop or a pause hits then was there before it.
+        The next signal is taken when that is stored. After a crash only the newest is carried out
+        again, and the runs that a stop or a pause hits then were there before it.
 
-        What a signal needs may be away: it is dealt with later, and the others after it. Runs that
-        there are already do not wait for that.
+        A dependency of a signal may be away: the signal is dealt with later, and the others after
+        it. Runs that are there already do not wait for that.
         """
         now = self.executor.monotonic()
         if now < self._until:
@@ -133,7 +133,7 @@ class SignalProcessor:
             self.store.place = record.stands
 
     def _handle(self, record: SignalRecord) -> None:
-        """Reads and carries out one signal, under a mark: see `handling`."""
+        """Read and carry out one signal, under a mark: see `handling`."""
         if record.id in self._skipped:
             self._reject(
                 Rejection(record.id, signal_skip.CODE, signal_skip.REASON, signal_skip.HINT)
@@ -288,7 +288,7 @@ class SignalProcessor:
         self.store.notify(notes.changed(subject, run=run.id, ts_ms=self.executor.now_ms()))
 
     def _say_again(self, run: Run) -> None:
-        """The same signal once more: the answer that its run has got so far."""
+        """Answer a repeated signal with the answer that its run has got so far."""
         if run.state == runs.COMPLETED:
             self.store.notify(self.store.completed(run))
         elif run.over:
@@ -310,7 +310,7 @@ class SignalProcessor:
     # -- what the stream asks for ---------------------------------------------------------------
 
     def queue_repairs(self) -> None:
-        """Tables that need rows again get a run of their own, one at a time."""
+        """Begin a run for each table that needs rows again and has none."""
         for name, now in self.state.stream.tables.items():
             if now.rebuild != self._rebuilds.get(name, ""):  # somebody waits for it
                 self._rebuilds[name] = now.rebuild
@@ -323,15 +323,15 @@ class SignalProcessor:
                 self._repair(name, now)
 
     def may_queue(self, name: str) -> bool:
-        """Whether a table may get a run that nobody asked for: it has none, nor just had one."""
+        """Say whether a table may get a run unasked: it has none, nor just had one."""
         if self.executor.monotonic() < self.state.rests.get(name, 0.0):
             return False
         return not any(name in run.names() for run in self.state.open_runs())
 
     def refused(self, name: str) -> bool:
-        """Whether a signal would be refused for what the connector does to the table's rows.
+        """Say whether a signal would be refused for what the connector does to the table's rows.
 
-        If not, the table gets a run now, and none for some time.
+        Either way, `may_queue` is false for some time: unless refused, the caller begins a run now.
         """
         self.state.rests[name] = self.executor.monotonic() + self.state.settings.rest
         try:
@@ -367,7 +367,7 @@ class SignalProcessor:
         self.store.begin(run)
 
     def _in_vain(self, name: str) -> bool:
-        """Whether the newest run of the table asked for keys, and they were such as find no row."""
+        """Say whether the table's newest run asked for keys that find no row."""
         found = [run for run in self.state.runs.values() if name in run.names()]
         newest = sorted(found, key=lambda run: run.number)[-1:]
         return any(run.id.startswith(f"reread-{name}-") and run.code in BY_NO_KEY for run in newest)

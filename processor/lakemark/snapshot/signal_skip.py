@@ -1,6 +1,6 @@
-"""The command ``lakemark recover --skip-signal``: what an id names, and the record that says so.
+"""The command ``lakemark recover --skip-signal``: a check of the id, and the record for it.
 
-Pure: what is kept in the progress topic and the unread signals are arguments. The next start of the
+Pure: the progress topic's records and the unread signals are arguments. The next start of the
 pipeline carries the record out (`snapshot.signal_processor`): a signal that has not been dealt with
 is rejected unread, a run that goes on is ended.
 """
@@ -22,7 +22,7 @@ _PREFIX: Final = b"_skip:"
 
 
 def key_of(name: str) -> bytes:
-    """Return the key of the record that leaves out what has this id, whatever is in the id."""
+    """Return the key of the record that leaves out the signal or run with this id."""
     return _PREFIX + name.encode("utf-8", "surrogatepass").hex().encode()
 
 
@@ -55,7 +55,7 @@ def unread(
 
 
 def what(name: str, signals: Sequence[str], kept: Mapping[bytes, bytes]) -> str:
-    """Return what has this id, in words.
+    """Return in words whether this id is a signal or a run.
 
     Raises:
         PipelineError: `unknown-signal`: no signal that waits, and no run that goes on.

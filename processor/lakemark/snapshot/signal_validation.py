@@ -1,6 +1,6 @@
 """Acceptance: from an execute-snapshot signal to a run, or to the reason why there is none.
 
-Pure: what the database and the connector say is an argument.
+Pure: the answers of the database and the connector are arguments.
 """
 
 import re
@@ -29,7 +29,7 @@ _NO_KEY: Final = Rejection(
 
 @dataclass(frozen=True, slots=True)
 class SignalContext:
-    """What a signal is checked against.
+    """The facts that a signal is checked against.
 
     Attributes:
         schemas: the tables that the connector captures.
@@ -44,9 +44,10 @@ class SignalContext:
 
 
 def accept(signal: ExecuteSnapshot, known: SignalContext) -> Run | Rejection:
-    """The run of a signal. Patterns that match no table are skipped as long as another does.
+    """Return the run of a signal, or the reason why there is none.
 
-    A table that cannot be read is said to be one, and the others are read.
+    Patterns that match no table are skipped as long as another does. A table that cannot be read
+    fails in the run, and the others are read.
     """
     try:
         return _accept(signal, known)
@@ -105,7 +106,7 @@ def _table(name: str, text: str, known: SignalContext) -> TableRun:
 
 
 def against(name: str, ask: Callable[[str], Rejection | None]) -> Rejection | None:
-    """Why a table must not be read, also where the database says so instead of answering.
+    """Return why a table must not be read, also where the database raises that; None if it may.
 
     Args:
         name: the table.
@@ -123,7 +124,7 @@ def against(name: str, ask: Callable[[str], Rejection | None]) -> Rejection | No
 
 
 def _check_is_table(names: Sequence[str], known: SignalContext) -> None:
-    """Refuses names of views and the like; what else keeps them from being read does not matter."""
+    """Refuse names of views and the like; no other reason against reading matters here."""
     for name in filter(_PLAIN_NAME.fullmatch, names):
         try:
             known.against(name)
@@ -191,7 +192,7 @@ def _keys(given: Sequence[PrimaryKey], table: str, known: SignalContext) -> list
 
 
 def _text(value: Scalar) -> str:
-    """As PostgreSQL reads it: what it means is for the column's type to say."""
+    """Return a scalar as text for PostgreSQL: the column's type decides what it means."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return format(value, "f") if isinstance(value, Decimal) else str(value)

@@ -1,4 +1,4 @@
-"""Signals: what a record of the topic ``<name>.signals`` asks for, or why it is refused.
+"""Signals: the typed request in a record of the topic ``<name>.signals``, or why it is refused.
 
 Debezium's format: the key is the pipeline's name, the value ``{"id", "type", "data"}``, where
 `data` is an object or, as in Debezium's signal table, the text of one.
@@ -32,7 +32,7 @@ MAX_BYTES: Final = 1_048_588
 
 @dataclass(frozen=True, slots=True)
 class ExecuteSnapshot:
-    """A run is asked for. None means: as configured.
+    """The request for a run. None means: as configured.
 
     Attributes:
         id: the signal's id, and the run's.
@@ -57,7 +57,7 @@ class ExecuteSnapshot:
     priority: int = 0
 
     def filters_of(self, tables: Sequence[str]) -> dict[str, str]:
-        """The first filter whose pattern matches each table, as in Debezium; others have none."""
+        """Return by table the first filter whose pattern matches, as in Debezium."""
         found: dict[str, str] = {}
         for condition in self.conditions:
             pattern = [condition.data_collection]
@@ -68,7 +68,7 @@ class ExecuteSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class StopSnapshot:
-    """Runs are to end: those of the tables that the patterns match, all if there are none."""
+    """The request to end runs: all, or those of the tables that the patterns match."""
 
     id: str
     data_collections: tuple[str, ...] = ()
@@ -76,21 +76,21 @@ class StopSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PauseSnapshot:
-    """All runs are to pause until a `ResumeSnapshot`."""
+    """The request to pause all runs until a `ResumeSnapshot`."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeSnapshot:
-    """All runs are to go on."""
+    """The request to let all runs go on."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetSnapshot:
-    """A run is to be changed while it is active: at least one of the last three is not None.
+    """The request to change an active run: at least one of the last three is not None.
 
     Attributes:
         id: the signal's id.
@@ -133,7 +133,7 @@ class SignalRecord:
         place: partition and offset, as text.
         unnamed: id for a signal that has none of its own: the same whenever this record is read,
             so that it is carried out once.
-        stands: where the signals stand after it, to be kept.
+        stands: the place of the signals after it, to be stored.
     """
 
     key: bytes | None
@@ -167,7 +167,7 @@ class Matched:
 def read(
     key: bytes | None, value: bytes | None, *, pipeline: str, unnamed: str
 ) -> Signal | Rejection:
-    """What a record of the signals topic asks for. Never raises.
+    """Read a record of the signals topic. Never raises.
 
     Args:
         key: the record's key.
@@ -188,7 +188,7 @@ def read(
 
 
 def id_of(value: bytes | None, unnamed: str) -> str:
-    """The id of the signal that a record's value is, as `read` has it. Never raises."""
+    """Return the id of the signal in a record's value, as `read` does. Never raises."""
     try:
         _check_size(value)
         return _own_id(fields.json_object(value, "the signal")) or unnamed
@@ -199,7 +199,7 @@ def id_of(value: bytes | None, unnamed: str) -> str:
 def matching(
     patterns: Sequence[str], tables: Iterable[str], *, ignore_case: bool = False
 ) -> Matched:
-    """The tables that a signal means, by Debezium's rules for its PostgreSQL connector.
+    """Return the tables that a signal means, by Debezium's rules for its PostgreSQL connector.
 
     A pattern is a Java regular expression that must match the whole of ``schema.table``, without
     the database, or a table's text. One that matches no table is taken as the name of one, with or
@@ -228,7 +228,10 @@ def _quoted(table: str) -> str:
 
 
 def _own_id(given: Mapping[str, Any]) -> str:
-    """The signal's id, empty when it has none; a number is none, but names the rejection."""
+    """Return the signal's id; empty when it has none.
+
+    A number is no valid id: it is returned as text, to name the rejection.
+    """
     found = given.get("id")
     if isinstance(found, int) and not isinstance(found, bool):
         return str(found)

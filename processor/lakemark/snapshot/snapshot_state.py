@@ -1,7 +1,7 @@
-"""What the coordinator knows: runs, chunks, attempts and windows, and what is asked of them; pure.
+"""The state of the coordinator: runs, chunks, attempts, windows, and the stream's newest; pure.
 
-All who carry out snapshots share it, each with the `Ports` that it needs. It is in memory: what of
-it outlives the process is kept by `run_store`.
+All parts of the coordinator share it, each with the `Ports` that it needs. It is in memory:
+`run_store` stores those parts of it that outlive the process.
 """
 
 import queue
@@ -23,7 +23,7 @@ SHORTEST_S: Final = 0.1  # between window rows
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the configuration says.
+    """The coordinator's settings, from the configuration and the connector.
 
     Attributes:
         pipeline: its name.
@@ -54,12 +54,12 @@ class Settings:
 
     @property
     def early(self) -> float:
-        """By how many seconds window rows come earlier when a chunk waits for them."""
+        """The seconds by which window rows come earlier when a chunk waits for them."""
         return self.interval - max(self.interval / 4, min(self.interval, SHORTEST_S))
 
     @property
     def windows(self) -> str:
-        """What window rows name as their run: all runs of the pipeline share them."""
+        """The name of the run in window rows: all runs of the pipeline share them."""
         return f"lakemark:{self.pipeline}"
 
 
@@ -99,7 +99,7 @@ class ChunkAttempt:
 
 @dataclass(slots=True)
 class TableDelay:
-    """Of a table that cannot be read for now: when it is tried again, and why it is not read."""
+    """A table that cannot be read for now: when it is tried again, and why it is not read."""
 
     table: TableRun
     backoff: Backoff
@@ -112,24 +112,25 @@ class SnapshotState:
     """The snapshots of one pipeline, for one thread.
 
     Attributes:
-        settings: what the configuration says.
-        stream: what the newest batch said.
+        settings: of the coordinator.
+        stream: the stream's state after the newest batch.
         runs: by id, also ended ones.
         chunks: of open runs, by run and table.
         attempts: under way, by number.
         next_attempt: the next one's number.
         windows: that are open, or may still be used.
-        since: by run, ticks that were begun before it was armed, or something was to be read again:
-            of windows that were opened by then it takes none. The shards do not know what was done
-            to its tables before the former, and the latter is mended by what is read after it.
+        since: by run, the number of ticks begun when it was armed, or when something was to be read
+            again: the run takes none of the windows that were opened by then. Before it was armed
+            the shards did not know of its tables' changes; what is to be read again must be read
+            after that moment.
         pauses: by run, until when no chunk of it is given out.
         delays: tables that cannot be read for now, by run and table.
         rests: by table, until when it gets no run that nobody asked for.
-        blocked: what a chunk saw to which no window was visible; no chunk begins until one is.
-        hidden: what the newest tick saw, while it keeps only runs that were armed late.
+        blocked: proof of a chunk to which no window was visible; no chunk begins until one is.
+        hidden: proof of the newest tick, while it holds up only runs that were armed late.
         blocker: the transaction that is waited for, in words.
-        trouble: of what was away last; None if nothing is.
-        inbox: what other threads have to say, in their order.
+        trouble: the error of the dependency that was away last; None if none is.
+        inbox: work that other threads hand over, in their order.
     """
 
     settings: Settings
@@ -150,31 +151,31 @@ class SnapshotState:
     inbox: queue.SimpleQueue[Callable[[], None]] = field(default_factory=queue.SimpleQueue)
 
     def open_runs(self) -> list[Run]:
-        """Runs that have not ended."""
+        """Return the runs that have not ended."""
         return [run for run in self.runs.values() if not run.over]
 
     def active(self) -> list[Run]:
-        """Runs that read, the most urgent first."""
+        """Return the runs that read, the most urgent first."""
         found = [run for run in self.runs.values() if run.state == runs.READING]
         return sorted(found, key=lambda run: (-run.priority, run.number))
 
     def is_loading(self, table: TableRun) -> bool:
-        """Whether rows of a snapshot of the connector's own came in the newest batch."""
+        """Say whether rows of a snapshot of the connector's own came in the newest batch."""
         now = self.stream.tables.get(table.table)
         return now is not None and 0 <= now.own_batch == self.stream.batch
 
     def streams(self, table: TableRun) -> bool:
-        """Whether the stream applies the table's changes now; only then are its chunks."""
+        """Say whether the stream applies the table's changes, and so its chunks, now."""
         found = self.stream.tables.get(table.table)
         return found is None or found.streaming
 
     def rebuild_of(self, table: str) -> str:
-        """Name of the rebuild that a table is in; empty = none."""
+        """Return the name of the rebuild that a table is in; empty = none."""
         found = self.stream.tables.get(table)
         return "" if found is None else found.rebuild
 
     def attempts_of(self, run: Run, table: TableRun | None = None) -> list[ChunkAttempt]:
-        """Attempts of a run, or of one table in it."""
+        """Return the attempts of a run, or of one table in it."""
         return [
             attempt
             for attempt in self.attempts.values()
@@ -182,17 +183,17 @@ class SnapshotState:
         ]
 
     def windows_in_use(self) -> list[str]:
-        """Windows that attempts took as their `lo`, or may take."""
+        """Return the windows that attempts took as their `lo`, or may take."""
         return [attempt.lo or attempt.floor for attempt in self.attempts.values()]
 
     def waits_for(self, window: str) -> bool:
-        """Whether what was read waits for the close row of this window, or a run for the next."""
+        """Say whether a chunk waits for this window's close row, or a run for the next one."""
         late = any(not self.windows.has_opened(since) for since in self.since.values())
         used = any(attempt.hi == window for attempt in self.attempts.values())
         return bool(window) and (used or late)
 
     def is_read(self, run: Run, table: TableRun) -> bool:
-        """Whether all chunks are settled, or only the shards are waited for: windows are closed."""
+        """Say whether all chunks are settled, or have closed windows and wait for shards."""
         attempts = self.attempts_of(run, table)
         still_open = {"", self.windows.current, self.windows.closing}
         return table.settled + len(attempts) == table.chunks and not any(
@@ -200,12 +201,12 @@ class SnapshotState:
         )
 
     def may_read(self, run: Run, table: TableRun, now: float) -> bool:
-        """Whether the table streams, and nothing keeps it alone from being read."""
+        """Say whether the table streams, and nothing keeps it alone from being read."""
         delay = self.delays.get((run.id, table.table))
         return self.streams(table) and (delay is None or now >= delay.until)
 
     def answered(self, run: Run, table: TableRun, *, settled: bool = False) -> None:
-        """The database has answered, or a chunk is settled: what kept the table is no more so."""
+        """End a table's delay: the database has answered; after `BLIND`, a chunk is settled."""
         delay = self.delays.get((run.id, table.table))
         if delay is not None and (table.over or settled == (delay.error.code == BLIND)):
             del self.delays[run.id, table.table]

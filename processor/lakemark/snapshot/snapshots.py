@@ -34,7 +34,7 @@ _LEFT_OUT: Final = StreamedTable(
 
 
 class Snapshots:
-    """What the pipeline sees of the coordinator."""
+    """The pipeline's side of the coordinator."""
 
     def __init__(self, world: Adapters, settings: Settings, *, query: Callable[[], str]) -> None:
         self.coordinator = Coordinator(world, settings)
@@ -45,22 +45,22 @@ class Snapshots:
 
     @property
     def hasty(self) -> bool:
-        """Whether a run gets on, so that its steps wait for batches. From any thread."""
+        """Say whether a run makes progress, so that its steps wait for batches. From any thread."""
         return time.monotonic() - self._since < _HASTE_S
 
     def noticed(self, now: Flight) -> None:
-        """What is in flight after a step."""
+        """Note the chunks and windows in flight after a step."""
         steps = now.stages, now.chunks
         if steps != self._steps:
             self._steps = steps
             self._since = time.monotonic() if any(steps) else -math.inf
 
     def planned(self, armed: frozenset[str]) -> None:
-        """A batch with the starts of these runs has begun; returns at once."""
+        """Note that a batch with the starts of these runs has begun; returns at once."""
         self.coordinator.planned(armed)
 
     def committed(self, state: PipelineState, news: News) -> None:
-        """A batch is done and durable; returns at once."""
+        """Note that a batch is done and durable; returns at once."""
 
         def tell(coordinator: Coordinator) -> None:
             for done in news.settled:
@@ -75,7 +75,7 @@ class Snapshots:
         self.coordinator.committed(self.stream_of(state), tell)
 
     def stream_of(self, state: PipelineState) -> Stream:
-        """What the coordinator is to know of the pipeline's state."""
+        """Return the parts of the pipeline's state that the coordinator needs."""
         return Stream(
             self.query(),
             state.batch,
@@ -123,10 +123,10 @@ def running(
     query: Callable[[], str],
     tell: Callable[[Flight | None], None],
 ) -> Iterator[Snapshots]:
-    """Snapshots while the block runs.
+    """Run snapshots while the block runs.
 
     Args:
-        world: what the coordinator works with; it is closed at the end.
+        world: the coordinator's ports; closed at the end.
         settings: of the coordinator.
         state: the pipeline's as it begins.
         query: id of the streaming query, empty before its first start.

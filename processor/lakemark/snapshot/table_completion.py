@@ -1,4 +1,4 @@
-"""What is left of a table when its chunks have been read.
+"""The last steps of a table, when its chunks have been read.
 
     checking   every window of its chunks is closed: the schema is asked for once more, while the
                last chunks are settled; then the rows that are still incomplete
@@ -20,7 +20,7 @@ from lakemark.snapshot.snapshot_state import SnapshotState
 
 
 class TableCompletion:
-    """The ends of all tables.
+    """Takes the last steps of all tables.
 
     Attributes:
         unswept: tables whose sweep is to be said, again where it went through in vain.
@@ -46,11 +46,11 @@ class TableCompletion:
         self._checked: set[tuple[str, str, int]] = set()
 
     def reset(self) -> None:
-        """Forgets everything: what is kept is about to be loaded."""
+        """Forget everything: the stored state is about to be loaded."""
         self.unswept, self._checked = [], set()
 
     def step(self) -> None:
-        """Sweeps, checks and ends what can be."""
+        """Sweep, check and end the tables that are ready for it."""
         unswept, self.unswept = self.unswept, []
         for run, table in unswept:
             if table.state == runs.SWEEPING and not self.state.streams(table):
@@ -87,9 +87,10 @@ class TableCompletion:
         self._go_on(run, table)
 
     def _go_on(self, run: Run, table: TableRun) -> None:
-        """Once its chunks are settled; one that is void meanwhile is read, and all checked again.
+        """Ask for the incomplete rows once all chunks are settled.
 
-        Of a table whose events had all their columns no row lacks any when all were read.
+        A chunk that is void meanwhile is read again, and then everything is checked again. A table
+        whose events always had all columns has no incomplete rows when all rows were read.
         """
         under_way = len(self.state.attempts_of(run, table))
         if table.state == runs.CHECKING and table.settled + under_way < table.chunks:
@@ -128,19 +129,19 @@ class TableCompletion:
             self.store.finish(run, table, swept=False)
 
     def _asked(self, table: TableRun) -> set[str]:
-        """Keys that the stream asked for after the table's rows, or they themselves, were read."""
+        """Return keys that the stream asked for after the rows, or these keys, were read."""
         now = self.state.stream.tables.get(table.table)
         reread = (now.reread if now else None) or {}
         read = dict.fromkeys(table.reread, max(table.armed, table.repaired))
         return {key for key, batch in reread.items() if batch > read.get(key, table.armed)}
 
     def _unlisted(self, table: TableRun) -> bool:
-        """Whether more keys were asked for meanwhile than are listed: any row may be one."""
+        """Say whether more keys were asked for meanwhile than are listed: any row may be one."""
         now = self.state.stream.tables.get(table.table)
         return now is not None and now.reread_missed > table.armed
 
     def _repair(self, run: Run, table: TableRun, texts: list[list[str]], asked: list[str]) -> None:
-        """Rows that the chunks left incomplete are read by their keys, as further chunks."""
+        """Have rows that the chunks left incomplete read by their keys, as further chunks."""
         table.state = runs.READING
         table.repairs += 1
         table.repaired = self.state.stream.batch
@@ -149,7 +150,7 @@ class TableCompletion:
         self.splitter.repair(run, table, texts)
 
     def swept(self, run_id: str, table_name: str, *, void: str) -> None:
-        """A sweep went through a batch."""
+        """Note that a sweep went through a batch; `void` is the reason if it had no effect."""
         run = self.state.runs.get(run_id)
         table = next((t for t in run.tables if t.table == table_name), None) if run else None
         if run is None or table is None or table.state != runs.SWEEPING:

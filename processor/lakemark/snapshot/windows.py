@@ -40,33 +40,33 @@ class Windows:
 
     @property
     def readable(self) -> bool:
-        """Whether reads may begin: the newest tick was acknowledged, or is on its way."""
+        """Say whether reads may begin: the newest tick was acknowledged, or is on its way."""
         return bool(self.floor and (self.current or self.closing))
 
     def has_opened(self, since: int) -> bool:
-        """Whether a tick that was begun after so many has opened a window."""
+        """Say whether a window was opened by a tick after the first `since` ticks."""
         return bool(self.usable) and self._numbers[self.usable[-1].window] > since
 
     def leads_to(self, since: int) -> bool:
-        """Whether a read that begins now takes none but such windows."""
+        """Say whether a read begun now takes only windows of ticks after the first `since`."""
         return self._numbers.get(self.floor, 0) > since
 
     def lo(self, proof: Proof) -> str | None:
-        """The window of the newest open row that a read provably saw; None if none is."""
+        """Return the window of the newest open row that a read provably saw, if any."""
         found = visible(proof, self.usable)
         return found.window if found else None
 
     def since(self, floor: str) -> tuple[Watermark, ...]:
-        """The windows that a read may take as its `lo` which must not take one before `floor`."""
+        """Return the windows that a read may take as its `lo`: `floor` and all after it."""
         names = [one.window for one in self.usable]
         return tuple(self.usable[names.index(floor) :]) if floor in names else ()
 
     def has(self, window: str) -> bool:
-        """Whether a chunk may still take a window as its `lo`."""
+        """Say whether a chunk may still take a window as its `lo`."""
         return any(one.window == window for one in self.usable)
 
     def oldest(self, in_use: Iterable[str]) -> str:
-        """The oldest window that any chunk may still use; empty before the first.
+        """Return the oldest window that any chunk may still use; empty before the first.
 
         Args:
             in_use: windows that chunks which are not settled took, or may take.
@@ -75,9 +75,9 @@ class Windows:
         return next((w.window for w in self.usable if w.window in wanted), "")
 
     def leave(self, batch: int, *, last: bool = False) -> None:
-        """A tick is on its way: what is read meanwhile ends with the window that it opens.
+        """Note that a tick is on its way: reads until then end with the window that it opens.
 
-        One that opens none (`last`) has no reads: they would have no window to end with.
+        A tick that opens none (`last`) has no reads: they would have no window to end with.
 
         Args:
             batch: the newest that is done.
@@ -90,10 +90,10 @@ class Windows:
             self.floor = ""
 
     def open(self, watermark: Watermark, in_use: Iterable[str]) -> None:
-        """A tick was acknowledged: its window is the current one.
+        """Make the window of an acknowledged tick the current one.
 
-        Whatever is read from now on sees at least what this tick's own snapshot sees, so it needs
-        no open row older than the newest that this one sees. What is under way may need older ones.
+        A read from now on sees at least what this tick's own snapshot sees, so it needs no open row
+        older than the newest that this one sees. A read under way may need older ones.
         """
         self.usable.append(watermark)
         self._numbers[watermark.window], self._batches[watermark.window] = self.begun, self._done
@@ -110,10 +110,13 @@ class Windows:
         self.batch = self._batches[self.floor]
 
     def lost(self) -> str:
-        """The newest tick was not acknowledged: whether its rows are in the log is not known.
+        """Note that the newest tick was not acknowledged: its rows may be in the log or not.
 
-        Returns the window whose close row may never come. If that tick was the last one, the next
-        begins anew: it would announce its own window as the oldest, and none before may be used.
+        If that tick was the last one, the next begins anew: it would announce its own window as the
+        oldest, and none before may be used.
+
+        Returns:
+            the window whose close row may never come.
         """
         window, self.closing = self.closing, ""
         if not self.floor:
@@ -121,6 +124,6 @@ class Windows:
         return window
 
     def close(self) -> None:
-        """The last window is closed; the next tick begins anew."""
+        """Forget the last window, which is closed; the next tick begins anew."""
         self.usable, self.floor, self.ready = [], "", False
         self.current = self.closing = ""
