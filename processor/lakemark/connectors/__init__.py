@@ -1,1 +1,1 @@
-"""The connector beside lakemark, and what databases say of their tables."""
+"""The connector beside lakemark, and the source database: its tables, its catalog, its log."""

@@ -1,4 +1,4 @@
-"""What two looks at the catalog say of the changes that no event tells; pure.
+"""The differences between two looks at the catalog that no event tells; pure.
 
 The log has rows that were inserted, updated and deleted. It does not have what the definition of a
 table does to the rows that are there: values of a new column, values that ALTER TYPE computed, a
@@ -55,7 +55,7 @@ from lakemark.settings.table_id import pair_of
 
 
 class Action(IntEnum):
-    """What a difference asks for; stored by number."""
+    """The action that a difference asks for; stored by number."""
 
     NOTHING = 0
     FILL = 5
@@ -67,7 +67,7 @@ class Action(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not as it was, or that must not be as it is.
+    """One fact that is not as it was, or that must not be as it is.
 
     Attributes:
         table: as the lake knows it; "" for the server and the slot.
@@ -165,7 +165,7 @@ def _server(before: SourceFacts, now: SourceFacts) -> Iterator[Difference]:
 
 
 def _slot(before: SourceFacts, now: SourceFacts) -> Iterator[Difference]:
-    """The slot by name; that a slot of this name is another one shows in what it has sent."""
+    """Yield changes of the slot; another one of the same name shows in what it has sent."""
     if before.slot != now.slot:
         return
     if before.slot_present and not now.slot_present:
@@ -236,7 +236,7 @@ class _Looks:
             yield from _key_changed(former, facts, self._key(facts), by_number=same)
 
     def _anew(self, former: TableFacts | None, facts: TableFacts) -> Difference:
-        """A table whose oid did not have this name before."""
+        """Return the difference of a table whose oid did not have this name before."""
         name = facts.name
         old = next((t.name for t in self.before.tables.values() if t.oid == facts.oid), "")
         if old:
@@ -248,7 +248,7 @@ class _Looks:
         return Difference(name, "table-new", Action.NOTHING, f"{name} is there for the first time")
 
     def _gone(self, former: TableFacts) -> Difference:
-        """A table whose name is no more."""
+        """Return the difference of a table whose name is gone."""
         name, new = former.name, ""
         if not _is_other_server(self.before, self.now):
             by_oid = {table.oid: table.name for table in self.now.tables.values()}
@@ -284,7 +284,7 @@ def _own_key(facts: TableFacts) -> Numbers:
 
 
 def _columns(before: TableFacts, now: TableFacts) -> Iterator[Difference]:
-    """The names first, then what may have been computed anew.
+    """Yield changes of columns: the names first, then values that may have been computed anew.
 
     A rewrite of the whole file has a new filenode, and where ALTER TABLE did it, a new TOAST table.
     If no column's row of the catalog was written meanwhile, it has changed no value.
@@ -410,7 +410,7 @@ def _labels(before: TableFacts, now: TableFacts) -> Iterator[Difference]:
 
 
 def _parts(before: TableFacts, now: TableFacts) -> Iterator[Difference]:
-    """Rows that came or went with a partition; its own file is the only trace of a TRUNCATE.
+    """Yield rows that came or went with a partition; a TRUNCATE shows in the partition's file only.
 
     VACUUM FULL and CLUSTER leave the same traces. What ALTER TABLE rewrites has another TOAST
     table; without pages then it may have been truncated before.
@@ -456,7 +456,7 @@ def _may_be_emptied(former: PartFacts, part: PartFacts) -> bool:
 def _key_changed(
     before: TableFacts, now: TableFacts, key: Numbers, *, by_number: bool
 ) -> Iterator[Difference]:
-    """The rows of the copy are told apart by the names of the key's columns.
+    """Yield a change of the key's columns: their names tell the rows of the copy apart.
 
     A key that `message.key.columns` names is not that of the database, whose changes mean nothing
     to it. It is recognised by being none of the table's own.
@@ -481,9 +481,10 @@ def _key_changed(
 
 
 def _identity(facts: TableFacts, key: Numbers) -> Iterator[Difference]:
-    """The old row of every update and delete must have the key. Partitions have identities.
+    """Yield a replica identity that lacks the key: old rows of updates and deletes need it.
 
-    Where it has no column at all, the server refuses updates and deletes of what is published.
+    Partitions have identities of their own. Where an identity has no column at all, the server
+    refuses updates and deletes of published tables.
     """
     leaves = facts.leaves.values() if facts.kind == "p" else ()
     relations = [(leaf.name, leaf.identity_columns) for leaf in leaves] or [
@@ -540,7 +541,7 @@ def _unpublished(now: SourceFacts, facts: TableFacts) -> Iterator[Difference]:
 
 
 def _publication(before: TableFacts, now: TableFacts) -> Iterator[Difference]:
-    """What the publication brought meanwhile, if it was not all the time what it is now."""
+    """Yield changes in the publication of a table, and times in which it was not published."""
     if not now.published:
         return
     if not before.published:
@@ -565,7 +566,7 @@ def _filtered(before: TableFacts, now: TableFacts) -> Iterator[Difference]:
 
 
 def _generated(before: SourceFacts, now: SourceFacts, facts: TableFacts) -> Iterator[Difference]:
-    """Generated columns that begin to come, or to be left out, although no list names columns."""
+    """Yield generated columns that begin to come, or to be left out, without a column list."""
     stored = [column.name for column in facts.columns if column.generated == "s"]
     if stored and facts.column_list is None and before.sends_generated != now.sends_generated:
         does = "brings" if now.sends_generated else "no longer brings"

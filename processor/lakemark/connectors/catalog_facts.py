@@ -1,4 +1,4 @@
-"""What PostgreSQL's catalog says of the captured tables at one moment; pure.
+"""The facts about the captured tables in PostgreSQL's catalog at one moment; pure.
 
 Two such moments are compared by `catalog_changes`. The facts are kept as JSON between two looks, so
 everything here is a plain value.
@@ -186,5 +186,5 @@ class SourceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def end(self) -> bytes:
-        """Where the log ended, as a position behind its epoch."""
+        """The end of the log, as a position behind its epoch."""
         return self.lsn.to_bytes(8) + bytes(8)

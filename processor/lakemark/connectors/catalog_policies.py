@@ -1,7 +1,7 @@
-"""What the tables' policies make of the differences that two looks at the catalog give; pure.
+"""The tables' policies applied to the differences between two looks at the catalog; pure.
 
-`catalog_changes` says what becomes of the rows of a table's copy. The policy says whether the table
-follows, leaves the change out, is made anew or stops.
+`catalog_changes` finds what a change does to the rows of a table's copy. The policy decides whether
+the table follows, leaves the change out, is made anew or stops.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ OutcomeOf = Callable[[str, Kind], Outcome]
 def outcome_of(
     policy_of: Callable[[str], SchemaPolicy], can_rebuild: Callable[[str], bool]
 ) -> OutcomeOf:
-    """Return what a table's policy makes of a change, by table and kind."""
+    """Return the function that gives a policy's outcome for a change, by table and kind."""
 
     def found(table: str, kind: Kind) -> Outcome:
         policy = policy_of(table)
@@ -81,7 +81,7 @@ def judged(
 
 
 def are_fills(before: TableFacts | None, now: TableFacts, changes: Sequence[Difference]) -> bool:
-    """Whether all that rows of a copy lack is one value, or what they have under another name.
+    """Say whether older rows lack only constants of new columns and values of renamed ones.
 
     It is proved only where one transaction did it, and no column had another name in between: each
     change of a column's name writes its row of the catalog.

@@ -1,4 +1,4 @@
-"""Where the schemas of plain JSON tables come from: the database, a file, or nowhere."""
+"""The sources of plain JSON tables' schemas: the database, a file, or none."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,13 +47,13 @@ class DatabaseCatalog:
 
 @dataclass(frozen=True, slots=True)
 class FixedCatalog:
-    """What the user's file says; empty without one, which suits records that carry schemas."""
+    """The schemas of the user's file; empty without one, which suits records that carry schemas."""
 
     schemas: Mapping[str, TableSchema]
     live: bool = False
 
     def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
-        """Schemas of the named tables, or of all; tables it does not know are absent."""
+        """Return schemas of the named tables, or of all; tables it does not know are absent."""
         return {t: s for t, s in self.schemas.items() if names is None or t in names}
 
     def tables(self) -> list[str]:

@@ -137,7 +137,7 @@ class ConnectRest:
         return entries
 
     def status(self) -> ConnectorStatus:
-        """How the connector and its tasks are."""
+        """Return the states of the connector and its tasks."""
         found = self._get(f"{self._path()}/status")
         try:
             tasks = [
@@ -166,7 +166,7 @@ class ConnectRest:
         )
 
     def _signed(self, request: httpx.Request) -> httpx.Request:
-        """A request with the password as it is now: its file may have been written anew."""
+        """Sign a request with the password as it is now: its file may have been written anew."""
         user, password = self._connect.username, self._connect.password
         basic = httpx.BasicAuth(user or "", password.get_secret_value() if password else "")
         return next(basic.auth_flow(request))

@@ -1,4 +1,4 @@
-"""What lakemark needs from the connector's own configuration, so that nothing is said twice.
+"""The connector's own configuration, as lakemark uses it, so that nothing is configured twice.
 
 The configuration comes from Connect's REST API or from its JSON file. Placeholders of Connect's
 config providers (``${file:…}``) stay as they are: only Connect can resolve them, and nothing that
@@ -60,28 +60,28 @@ class Connector:
 
     @property
     def identity(self) -> SourceIdentity:
-        """What marks a record as this connector's."""
+        """The marks of a record that is this connector's."""
         return SourceIdentity(self.kind, self.topic_prefix, self.signal_table)
 
     def key_of(self, table: str, columns: Sequence[str]) -> list[str]:
-        """The columns of a table that `message.key.columns` makes its key; empty: its own key."""
+        """Return a table's columns that `message.key.columns` makes its key; empty: its own key."""
         return key_columns(self.settings, table, columns)
 
     @property
     def reads_rows(self) -> bool:
-        """Whether it reads its tables' rows itself before it streams (`snapshot.mode`)."""
+        """Say whether it reads its tables' rows itself before it streams (`snapshot.mode`)."""
         mode = self.settings.get("snapshot.mode", "initial").strip().lower()
         return mode not in WITHOUT_ROWS
 
     @property
     def reads_all_rows(self) -> bool:
-        """Whether it leaves out no row and no table then."""
+        """Say whether it leaves out no row and no table then."""
         return not any(
             name.startswith(tuple(PARTS)) and value.strip() for name, value in self.settings.items()
         )
 
     def captures(self, table: str) -> bool:
-        """Whether events of this ``schema.table`` are wanted; those of the signal table always."""
+        """Say whether this ``schema.table`` is captured; the signal table always is."""
         return table == self.signal_table or table in self.tables
 
     def topic_of(self, table: str) -> str:
@@ -90,7 +90,7 @@ class Connector:
 
     @property
     def wanted(self) -> Wanted:
-        """Which topics and tables of a checkpoint are still named."""
+        """The topics and tables that a checkpoint may keep: those that are still named."""
         pattern = compile_java(self.topic_pattern)
         return Wanted(
             topic=pattern.matches,
@@ -105,12 +105,12 @@ class Connector:
 
     @property
     def schemas_enabled(self) -> bool | None:
-        """Whether values carry their schema; None when the worker's default decides."""
+        """Say whether values carry their schema; None when the worker's default decides."""
         return self._carry_schemas("value")
 
     @cached_property
     def wraps(self) -> bool:
-        """Whether keys or values are known to carry their schemas."""
+        """Say whether keys or values are known to carry their schemas."""
         return any(self._carry_schemas(side) for side in ("key", "value"))
 
     def _carry_schemas(self, side: str) -> bool | None:
@@ -120,13 +120,13 @@ class Connector:
         return value.strip().lower() == "true"
 
     def require(self) -> None:
-        """Raises one `InvalidConfig` with every problem that is an error."""
+        """Raise one `InvalidConfig` with every problem that is an error."""
         mistakes = [problem for problem in self.problems if not problem.warning]
         if mistakes:
             raise InvalidConfig(mistakes, source=f"the connector {self.name}")
 
     def having_written(self, prefixes: Iterable[str]) -> "Connector":
-        """The same, of a pipeline that wrote output topics of these prefixes, and may do no more.
+        """Return the connector without the topics below these prefixes of earlier output topics.
 
         Their records are events of this connector, too: read again they would be counted twice.
         """
@@ -140,7 +140,7 @@ class Connector:
         )
 
     def require_visible(self, tables: Iterable[str]) -> None:
-        """Raises `InvalidConfig` if change topics would be taken for output topics."""
+        """Raise `InvalidConfig` if change topics would be taken for output topics."""
         topics = [f"{self.topic_prefix}.", *map(self.topic_of, tables)]
         for prefix in self.output_prefixes:
             hidden = output_names.hidden(prefix, topics)
@@ -277,7 +277,7 @@ def _without(unwanted: Sequence[str], body: str) -> str:
 
 
 def _table_topics(settings: Mapping[str, str], config: Config, signal: str | None) -> str:
-    """Topics of the chosen tables where that can be said, else of everything of table shape.
+    """Return a pattern for the chosen tables' topics, if possible, else for all tables'.
 
     The connector's own lists are left out on purpose: when they grow, the new table's topic must
     be read without a restart.

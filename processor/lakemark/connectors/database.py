@@ -1,14 +1,14 @@
-"""What a source database has to give, whichever connector it has: one protocol for each purpose.
+"""The source database, whichever connector it has: one protocol for each purpose. Pure.
 
-Pure. Nothing outside of a connector's own folder knows how its database names tables, writes
-queries or orders commits; `registry` has the connectors. What others do with the *proof* of a read
-is: keep it, ask which watermarks it shows, and ask for the server's life.
+Only a connector's own folder knows how its database names tables, writes queries or orders commits;
+`registry` has the connectors. Others can do three things with the *proof* of a read: keep it, ask
+which watermarks it shows, and ask for the server's life.
 
     Database       one source database: its catalog, where tables are cut, what serves the others
     ChunkReader    rows of chunks, typed as events have them, with the proof of what was seen
     WindowWriter   rows that open and close windows, which come back in the log
-    TableQuestions what signals ask of a table: filters, keys, whom a read waits for
-    LogWatch       who reads the log, and how far, for operators
+    TableQuestions questions for signals: filters, keys, the transaction that a read waits for
+    LogWatch       the reader of the log and its place, for operators
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -38,14 +38,14 @@ STATEMENT_TIMEOUT: Final = timedelta(minutes=5)
 
 
 class Proof(Protocol):
-    """What one read of the database saw, as its connector can prove it.
+    """The proof of what one read of the database saw, by its connector's means.
 
     It travels between processes, so it can be pickled.
     """
 
     @property
     def life(self) -> str:
-        """Name of the server's life that was read, never empty.
+        """The name of the server's life that was read, never empty.
 
         Proofs of two lives say nothing about each other, and what was seen in one life may be lost
         in the next.
@@ -53,14 +53,14 @@ class Proof(Protocol):
 
     @property
     def place(self) -> bytes:
-        """Of a read that knows its place in the log: a position behind its epoch.
+        """The position, behind its epoch, of a read that knows its place in the log.
 
         All events up to it are in what was read, and none behind it. Empty where only open rows
         can bound what was read.
         """
 
     def shows(self, watermark: "Watermark") -> bool:
-        """Whether the open row, and all that precedes it in the log, is provably in what was read.
+        """Say whether the read provably saw the open row and all that precedes it in the log.
 
         Args:
             watermark: of the same database, of whichever life.
@@ -132,7 +132,7 @@ class RowsOfSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ChunkRows:
-    """What one read of a chunk brings.
+    """The result of one read of a chunk.
 
     Attributes:
         found: the rows.
@@ -205,7 +205,7 @@ class TableCut:
 
     @property
     def fingerprint(self) -> str:
-        """That of a chunk's result with the same schema."""
+        """The fingerprint of the schema, as that of a chunk's result."""
         return self.schema.fingerprint()
 
 
@@ -262,7 +262,7 @@ class WindowWriter(Protocol):
 
 
 class TableQuestions(Protocol):
-    """What is asked of tables between their reads; keeps its session. For one thread.
+    """Questions about tables between their reads; keeps its session. For one thread.
 
     Raises (every question):
         DependencyError, ConfigError: the database is away, or refuses us.
@@ -284,7 +284,10 @@ class TableQuestions(Protocol):
         """
 
     def blocker(self, proof: Proof) -> str:
-        """Whom a read waits for that shows no open row, in words, without values."""
+        """Return in words, without values, the transaction that a read waits for.
+
+        The read shows no open row.
+        """
 
     def drop(self) -> None:
         """End the session."""
@@ -294,7 +297,7 @@ class TableQuestions(Protocol):
 
 
 class CapturedTables(Protocol):
-    """What a database is told of its connector."""
+    """The connector's configuration and tables, as a database needs them."""
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -302,7 +305,7 @@ class CapturedTables(Protocol):
 
     @property
     def tables(self) -> TableChoice:
-        """Which tables are captured and chosen."""
+        """The tables that are captured and chosen."""
 
     @property
     def signal_table(self) -> str | None:
@@ -311,7 +314,7 @@ class CapturedTables(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What a look at the database has found.
+    """The result of a look at the database.
 
     Attributes:
         findings: in the order of `Database.checks`.
@@ -324,7 +327,7 @@ class Examination:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTables:
-    """The captured tables, and what a snapshot would meet.
+    """The captured tables, and the conditions that a snapshot would find.
 
     Attributes:
         schemas: by table.
@@ -390,7 +393,7 @@ class LogWatch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseAccess:
-    """How a database is asked; it holds secrets, so it is never shown.
+    """The settings for sessions of a database; they hold secrets, so they are never shown.
 
     Attributes:
         config: where it is.
@@ -481,10 +484,12 @@ class Database(Protocol):
     # -- its tables' rows
 
     def reasons_against(self, table: str) -> list[Refusal]:
-        """Why a table must not be read beside its events; empty if it may. Waits for no lock.
+        """Return why a table must not be read beside its events; empty if it may.
+
+        Waits for no lock.
 
         Raises:
-            TableError: there is no such table, or it is none.
+            TableError: there is no such table, or the name is not a table's.
         """
 
     def cut(
@@ -496,7 +501,7 @@ class Database(Protocol):
         surrogate: str | None = None,
         within: KeyRange = WHOLE,
     ) -> TableCut:
-        """Where to cut a table; reads keys only and keeps boundaries only.
+        """Cut a table into chunks; reads keys only and keeps boundaries only.
 
         Args:
             table: which.
@@ -511,10 +516,10 @@ class Database(Protocol):
         """
 
     def reader(self) -> ChunkReader:
-        """What reads chunks."""
+        """Return a reader of chunks."""
 
     def window_writer(self, table: str, *, name: str) -> WindowWriter:
-        """What writes window rows.
+        """Return a writer of window rows.
 
         Args:
             table: the connector's signal table.
@@ -522,7 +527,7 @@ class Database(Protocol):
         """
 
     def questions(self, *, name: str) -> TableQuestions:
-        """What answers signals; `name` is the session's."""
+        """Return the session for signals' questions; `name` is the session's."""
 
     # -- what operators are told
 
@@ -532,7 +537,7 @@ class Database(Protocol):
     def examine(
         self, connector: CapturedTables | None, *, streams: bool, chosen: bool
     ) -> Examination:
-        """Is everything in order for the connector? Read only.
+        """Check everything that the connector needs of the database. Read only.
 
         Args:
             connector: None when it is unknown: then only the server is looked at.
@@ -541,10 +546,10 @@ class Database(Protocol):
         """
 
     def planned_tables(self, connector: CapturedTables) -> PlannedTables:
-        """What a snapshot of all captured tables would meet. Read only."""
+        """Return the tables of a snapshot of all captured tables, and its conditions. Read only."""
 
     def log_watch(self, *, name: str, within: timedelta) -> LogWatch:
-        """What looks again and again at the reader of the log.
+        """Return a watch on the reader of the log.
 
         Args:
             name: the pipeline's.
@@ -554,10 +559,10 @@ class Database(Protocol):
     # -- its catalog, then and now
 
     def look(self, wanted: Callable[[str], bool], *, known: Iterable[int] = ()) -> SourceFacts:
-        """What the catalog says now of the tables that are wanted.
+        """Return the catalog's facts of tables, as of one moment.
 
         Args:
-            wanted: which, by name.
+            wanted: chooses the tables, by name.
             known: numbers of tables that earlier looks have seen, see `SourceFacts.elsewhere`.
         """
 

@@ -1,4 +1,4 @@
-"""Why a table's rows cannot be read beside its events: settings of the connector that change them.
+"""Refusals of tables whose rows the connector's settings change: they cannot be read in chunks.
 
 Pure. A chunk gives a row as the database has it. Where something between the database and Kafka
 changes values, rows or names in a way that cannot be followed here, rows of chunks and rows of
@@ -33,7 +33,7 @@ class Refusal:
 
     Attributes:
         code: stable name, kebab case.
-        message: which setting does what.
+        message: the setting and its effect.
         hint: what to do about it.
     """
 

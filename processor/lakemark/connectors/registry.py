@@ -26,10 +26,10 @@ CONNECTORS: Final[Mapping[str, str]] = {kind: name for kind, (name, _) in DATABA
 def database_kind(
     settings: Mapping[str, str] | None = None, database: DatabaseConfig | None = None
 ) -> type[Database]:
-    """The kind of database that a connector's configuration, or else a URL, is of.
+    """Return the kind of database that a connector's configuration, or else a URL, names.
 
-    Where neither says it, the first: a pipeline does not start with an unknown connector, and what
-    is asked before finds that out by itself.
+    Where neither names one it is the first: a pipeline does not start with an unknown connector,
+    and questions before that meet the mistake by themselves.
 
     Args:
         settings: the connector's; None while they are not known.
@@ -44,5 +44,5 @@ def database_kind(
 
 
 def database_of(access: DatabaseAccess) -> Database:
-    """The source database of a connector."""
+    """Return the source database of a connector."""
     return database_kind(access.connector, access.config)(access)

@@ -1,6 +1,6 @@
-"""Whether a connector is set up so that its tables can be rebuilt from its events.
+"""The connector's suitability: settings with which tables cannot be rebuilt from its events.
 
-Every rule names the setting, what it does to the events, and what to set instead.
+Every rule names the setting, its effect on the events, and what to set instead.
 """
 
 import re
@@ -66,7 +66,7 @@ PARTS: Final = {
 def problems_with(
     settings: Mapping[str, str], config: Config, *, kinds: Mapping[str, str]
 ) -> Iterator[Mistake]:
-    """Errors first, then warnings (`Mistake.warning`).
+    """Yield errors first, then warnings (`Mistake.warning`).
 
     Args:
         settings: the connector's own configuration.
@@ -139,7 +139,7 @@ def _naming(settings: Mapping[str, str], config: Config) -> Iterator[Mistake]:
 
 
 def _placeholders(settings: Mapping[str, str]) -> Iterator[Mistake]:
-    """Without the names, columns that the connector leaves out would come by snapshots."""
+    """Refuse placeholders in lists: without the names, excluded columns would come by snapshots."""
     for setting in sorted(settings):
         if "${" in settings[setting] and _NAMING_THEM.fullmatch(setting):
             yield _error(
@@ -150,7 +150,7 @@ def _placeholders(settings: Mapping[str, str]) -> Iterator[Mistake]:
 
 
 def _expressions(settings: Mapping[str, str]) -> Iterator[Mistake]:
-    """Java expressions that cannot be evaluated here, so that nobody knows what they name.
+    """Report Java expressions that cannot be evaluated here: nobody knows what they name.
 
     The events would be right, the connector applies its lists itself. But a snapshot might read a
     table or a column whose changes never come, and a key might be another one.
@@ -214,7 +214,7 @@ def _transforms(settings: Mapping[str, str], config: Config) -> Iterator[Mistake
 
 
 def void_options(settings: Mapping[str, str]) -> list[str]:
-    """Options of converters that Connect passes over: the connector names no such converter."""
+    """Return converters' options that Connect ignores: the connector names no converter."""
     return sorted(
         name
         for side in ("key", "value")
@@ -224,7 +224,7 @@ def void_options(settings: Mapping[str, str]) -> list[str]:
 
 
 def _is_read(java_class: str) -> bool:
-    """Whether there is a converter for records of this class of Connect's."""
+    """Say whether there is a converter for records of this class of Connect's."""
     from lakemark.converters.registry import CONVERTERS  # noqa: PLC0415 - slow, and seldom needed
 
     return any(java_class in converter.java_classes for converter in CONVERTERS.values())
@@ -309,7 +309,7 @@ def _losses(settings: Mapping[str, str]) -> Iterator[Mistake]:
 
 
 def _modes(settings: Mapping[str, str]) -> Iterator[Mistake]:
-    """Modes in which the connector does not write every value as it is."""
+    """Report modes in which the connector does not write every value as it is."""
     try:
         modes = HandlingModes.from_connector(settings)
     except ConfigError as error:

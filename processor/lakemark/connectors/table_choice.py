@@ -1,7 +1,4 @@
-"""Which tables and columns a connector captures, and what makes a table's key, by its settings.
-
-Pure.
-"""
+"""The connector's choice of tables and columns, and of a table's key, by its settings. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +8,7 @@ from lakemark.settings.table_id import pair_of, plain_of
 
 
 class TableChoice:
-    """Which tables are captured: the connector's lists and, inside them, ``source.tables``.
+    """The captured tables: the connector's lists and, inside them, ``source.tables``.
 
     The connector's lists match in full and without regard to case, as Debezium compiles them
     (`io.debezium.function.Predicates`); an include list makes its exclude list void. Ours match in
@@ -25,13 +22,13 @@ class TableChoice:
         self._chosen = [compile_java(regex) for regex in chosen]
 
     def __contains__(self, table: object) -> bool:
-        """Whether the table of this text is captured and chosen."""
+        """Say whether the table of this text is captured and chosen."""
         if not isinstance(table, str) or not self.captured(table):
             return False
         return not self._chosen or any(regex.matches(plain_of(table)) for regex in self._chosen)
 
     def captured(self, table: str) -> bool:
-        """Whether the connector's own lists let the table of this text through."""
+        """Say whether the connector's own lists let the table of this text through."""
         return self._schemas.allow(pair_of(table)[0]) and self._tables.allow(plain_of(table))
 
 
@@ -57,7 +54,7 @@ def _compiled(value: str) -> list[JavaPattern | None]:
 
 
 def wants_column(settings: Mapping[str, str], table: str, column: str) -> bool:
-    """Whether the connector sends this column: ``column.include.list`` or ``column.exclude.list``.
+    """Say whether the connector sends a column: ``column.include.list``, ``column.exclude.list``.
 
     Key columns are always sent; the caller knows them.
     """
@@ -65,11 +62,11 @@ def wants_column(settings: Mapping[str, str], table: str, column: str) -> bool:
 
 
 def key_columns(settings: Mapping[str, str], table: str, columns: Sequence[str]) -> list[str]:
-    """The columns that ``message.key.columns`` makes the key of this table; empty: its own key.
+    """Return the columns that ``message.key.columns`` makes the key; empty: the table's own key.
 
-    As `Key.CustomKeyMapper` has it: each column of an entry is, behind the entry's expression and a
-    dot, one more expression, which regards no case and is matched with ``schema.table.column``, or
-    with the database before it. All entries count, and columns that the table lacks do not.
+    As in `Key.CustomKeyMapper`, each column of an entry is one more expression: the entry's, a dot,
+    and the column. It ignores case and is matched with ``schema.table.column``, also with the
+    database before it. All entries count; columns that the table lacks do not.
 
     Args:
         settings: the connector's.

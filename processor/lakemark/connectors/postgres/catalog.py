@@ -1,7 +1,7 @@
-"""PostgreSQL's catalog in Debezium's words: which Connect schema a column is sent with.
+"""PostgreSQL's catalog in Debezium's words: the Connect schema that a column is sent with.
 
-`POSTGRES_CATALOG_SQL` reads the facts, `connect_field` writes the field down as Debezium's
-PostgresValueConverter and the JSON converter would, or says that Debezium leaves the column out.
+`POSTGRES_CATALOG_SQL` reads the facts, `connect_field` makes the field as Debezium's
+PostgresValueConverter and the JSON converter would, or tells that Debezium leaves the column out.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -234,7 +234,7 @@ def _scalar(name: str, typmod: int, modes: HandlingModes, *, is_enum: bool) -> F
 
 
 def _fixed(name: str) -> Field | None:
-    """Types that are sent alike in every mode."""
+    """Return the field of a type that is sent alike in every mode; None for another type."""
     if name in _PLAIN:
         return {"type": _PLAIN[name]}
     if name in _DATA:
@@ -377,7 +377,7 @@ def _adaptive(name: str, typmod: int, modes: HandlingModes) -> Field:
 
 
 def modifiers(catalog: Iterable[CatalogColumn]) -> dict[str, int]:
-    """Per column with times or char(n), or arrays of these, its `Column.modifier`."""
+    """Return `Column.modifier` of each column with times or char(n), or arrays of these."""
     found = {}
     for column in catalog:
         kind, given = column.element_type_name or column.type_name, column.typmod

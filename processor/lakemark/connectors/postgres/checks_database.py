@@ -96,7 +96,7 @@ class SignalTable:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFacts:
-    """What the catalog says apart from the captured tables.
+    """The catalog's facts apart from the captured tables.
 
     Attributes:
         server: always known.
@@ -114,7 +114,7 @@ class DatabaseFacts:
 
 
 def findings(facts: DatabaseFacts) -> list[Finding]:
-    """Everything about server, slot and signal table."""
+    """Return all findings about server, slot and signal table."""
     return [
         *_server(facts.server),
         *(_publication(facts.publication) if facts.publication else ()),
@@ -133,7 +133,7 @@ def grant(privilege: str, table: str, user: str) -> str:
 
 
 def mending(refusal: Refusal, publication: str, table: str) -> str:
-    """What mends a refusal: the statement where one does."""
+    """Return the statement that mends a refusal, or its hint where no statement does."""
     if refusal.code != "not-published":
         return refusal.hint
     schema, name = pair_of(table)

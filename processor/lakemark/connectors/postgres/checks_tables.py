@@ -71,7 +71,7 @@ def findings(
     chosen: bool,
     modes: HandlingModes = _MODES,
 ) -> list[Finding]:
-    """Everything about the captured tables.
+    """Return all findings about the captured tables.
 
     Args:
         relations: those that the connector's lists and `source.tables` match.
@@ -107,7 +107,7 @@ def findings(
 
 
 def with_events(relations: Sequence[Relation]) -> list[Relation]:
-    """Tables, without partitions whose changes are published as their root's, or vice versa."""
+    """Return tables without partitions that are published as their root, or vice versa."""
     tables = [r for r in relations if r.kind not in _NO_LOG and r.logged]
     published = {r.root for r in tables if r.root and not _unpublished(r)}
     return [r for r in tables if r.root not in published or not _unpublished(r)]
@@ -192,7 +192,7 @@ def _no_key(relation: Relation) -> Finding:
 
 
 def _columns(relation: Relation, modes: HandlingModes) -> Finding:
-    """What of the rows the events have otherwise than the table, or not at all (seen with 3.7)."""
+    """Report columns that events have otherwise than the table, or not at all (seen with 3.7)."""
     columns = relation.every_column
     sent = {column.name for column in relation.columns}
     unwritten = [c for c in columns if connect_field(c, modes) is None]
@@ -279,7 +279,7 @@ def _by_index(relation: Relation) -> str:
 
 
 def _null_when_unchanged(relation: Relation, binary: str) -> list[str]:
-    """Columns whose unchanged large values Debezium sends as null instead of the placeholder."""
+    """Return columns whose unchanged large values come as null, not as the placeholder."""
     if not relation.toast:
         return []
     return [c.name for c in relation.columns if _null_instead(c, binary)]

@@ -58,9 +58,9 @@ class PostgresReader:
     ) -> ChunkRows:
         """See `ChunkReader`. All in one read-only transaction, which ends before it returns.
 
-        Whether the table may be read is asked with each chunk: nobody may have asked before the
-        run began, as the stream asks for runs by itself, and what the connector and its publication
-        do may have been changed since.
+        Each chunk checks again that the table may be read: nobody may have checked before the run
+        began, as the stream asks for runs by itself, and the connector's settings and its
+        publication may have been changed since.
         """
         with _opened(self.kept.checked(), table, self._access) as opened:
             for reason in refused(opened, self._access):
@@ -107,7 +107,7 @@ def _rows(
 
 
 def refused(table: OpenTable, access: DatabaseAccess) -> list[Refusal]:
-    """Why a table must not be read beside its events; empty if it may."""
+    """Return why a table must not be read beside its events; empty if it may."""
     columns = list(table.schema.by_name)
     return [
         *refusals(access.connector, table.schema.table, columns),
@@ -116,7 +116,7 @@ def refused(table: OpenTable, access: DatabaseAccess) -> list[Refusal]:
 
 
 def _clock(table: OpenTable) -> int:
-    """When the transaction began by the database's clock, microseconds since the epoch."""
+    """Return when the transaction began by the database's clock, microseconds since the epoch."""
     row = table.session.execute("SELECT pg_catalog.transaction_timestamp()").fetchone()
     moment: datetime = row[0] if row else _EPOCH
     return (moment - _EPOCH) // timedelta(microseconds=1)

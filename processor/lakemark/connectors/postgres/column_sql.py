@@ -46,7 +46,7 @@ _ERRORS: Final = (pa.ArrowException, ValueError, TypeError, OverflowError, Arith
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """How one column is selected and read.
+    """A column's way from the database: its SQL, and the reader of its texts.
 
     Attributes:
         select: SQL around the quoted column name, which stands as ``{}``.
@@ -61,7 +61,7 @@ class Cell:
     type: pa.DataType
 
     def array(self, texts: pa.Array, tally: Tally) -> tuple[pa.Array, dict[int, str]]:
-        """The canonical array, and the reason code for each value that cannot be read."""
+        """Return the canonical array, and the reason code for each value that cannot be read."""
         count = tally.clamped
         try:
             return self.read(texts, tally), {}
@@ -79,7 +79,7 @@ class Cell:
 
 
 def cell(column: CatalogColumn, target: Column, modes: HandlingModes) -> Cell:
-    """How a column is selected and read.
+    """Return the way of a column from the database.
 
     Args:
         column: as the catalog has it.
@@ -143,7 +143,7 @@ def _money(target: Column, modes: HandlingModes) -> Cell:
 
 
 def _plain(texts: pa.Array, _: Tally) -> pa.Array:
-    """Decimals without trailing zeros."""
+    """Take trailing zeros from decimals."""
     if pc.any(pc.match_substring_regex(texts, "[A-Za-z]")).as_py():
         raise ValueError("decimal")
     short = pc.utf8_rtrim(pc.utf8_rtrim(texts, "0"), ".")
@@ -162,14 +162,17 @@ def _bytea(target: Column, modes: HandlingModes, *, inner: str = "{}") -> Cell:
 
 
 def _unknown(target: Column, modes: HandlingModes) -> Cell:
-    """Types that the connector sends as the bytes of their text; of arrays it sends null."""
+    """Return the cell of a type that the connector sends as the bytes of its text.
+
+    Of arrays of such types it sends null.
+    """
     if pa.types.is_list(target.type):
         return Cell("NULL", lambda texts, _: pa.nulls(len(texts), target.type), target.type)
     return _bytea(target, modes, inner="convert_to(({})::text, 'UTF8')")
 
 
 def _unhex(texts: pa.Array, _: Tally) -> pa.Array:
-    """Binary of hex digits, all values at once."""
+    """Decode hex digits to binary, all values at once."""
     whole = pa.concat_arrays([texts])  # offsets from 0, also of a slice
     _, offsets, data = whole.buffers()
     ends = np.frombuffer(offsets, np.int32, len(whole) + whole.offset + 1)[whole.offset :]
@@ -182,7 +185,7 @@ def _unhex(texts: pa.Array, _: Tally) -> pa.Array:
 
 
 def _split(texts: pa.Array, tally: Tally) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Dates and times that Delta holds (else null), and which are before and after those."""
+    """Return dates and times that Delta holds (else null), and masks of those before and after."""
     early = pc.or_(pc.starts_with(texts, "-inf"), pc.ends_with(texts, "BC"))
     usual = pc.and_not(pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d"), early)
     late = pc.and_not(pc.invert(usual), early)
@@ -255,13 +258,13 @@ def _zoned_time(target: Column, modes: HandlingModes) -> Cell:
 
 
 def _kept_zone(texts: pa.Array, _: Tally) -> pa.Array:
-    """12:00:00+00 is 12:00:00Z, and +02 is +02:00."""
+    """Write zones as the connector does: 12:00:00+00 as 12:00:00Z, and +02 as +02:00."""
     utc = pc.replace_substring_regex(texts, r"[-+]00$", "Z")
     return pc.replace_substring_regex(utc, r"([-+]\d\d)$", r"\1:00")
 
 
 def _array(one: Cell, kind: pa.DataType) -> Cell:
-    """An array comes as a JSON array of its elements' texts, whatever they are."""
+    """Return the cell of an array: it comes as a JSON array of its elements' texts."""
     inner = one.select.replace("{}", "e")
     if inner == "e":  # not e::text, which would take the padding from char(n)
         inner = "CASE WHEN e IS NOT NULL THEN format('%s', e) END"
@@ -312,7 +315,7 @@ _EXACT: Final = frozenset(
 
 
 def exact(column: CatalogColumn, modes: HandlingModes) -> bool:
-    """Whether a canonical value of a column always says which value of the database it is."""
+    """Say whether a canonical value of a column always stands for one value of the database."""
     name = column.type_name
     if name in {"time", "timestamp"}:
         return modes.time_precision != "connect" or 0 <= column.typmod <= _MILLIS

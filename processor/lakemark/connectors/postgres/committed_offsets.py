@@ -1,4 +1,4 @@
-"""PostgreSQL: how far the connector has come, by the offsets that Connect has committed for it."""
+"""PostgreSQL: the connector's position, by the offsets that Connect has committed for it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from lakemark.connectors.postgres.positions import of_stream, pack
 
 
 def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, server: str) -> bytes:
-    """Return the position that Connect's committed offsets of a PostgreSQL connector stand for.
+    """Return the position of a PostgreSQL connector, by the offsets that Connect has committed.
 
     Connect keeps the offsets of a connector for every `topic.prefix` that it ever had: those of
     another one say nothing of the log that is read now.

@@ -1,9 +1,9 @@
-"""The text of a condition: what is refused before it is parsed, and its syntax tree.
+"""The text of a condition: tokens that are refused before it is parsed, and its syntax tree.
 
 The parser reads many dialects and all of SQL, so its tree alone does not tell whether PostgreSQL
-would have read the same. What they could read differently is refused by its tokens: comments, other
-forms of literals, other operators, blanks that are none in PostgreSQL. So is what would keep the
-parser busy or the tree deep.
+would have read the same. Text that they could read differently is refused by its tokens: comments,
+other forms of literals, other operators, blanks that are none in PostgreSQL. So is text that would
+keep the parser busy or make the tree deep.
 """
 
 import re
@@ -96,12 +96,12 @@ def tree(text: str) -> exp.Expression:
 
 
 def bad(message: str, hint: str = HINT) -> RefusedError:
-    """The text is no condition."""
+    """Return the error for a text that is no condition."""
     return RefusedError(message, code="bad-condition", hint=hint)
 
 
 def not_allowed(construct: str, hint: str = HINT) -> RefusedError:
-    """The text may be a condition, but has something that is not carried out here."""
+    """Return the error for a condition with a part that is not allowed here."""
     return RefusedError(
         f"the condition has {construct}, which is not allowed",
         code="condition-not-allowed",
@@ -131,7 +131,7 @@ def _unreadable() -> NoReturn:
 
 
 def _check_blanks(text: str, tokens: Sequence[Token]) -> None:
-    """Refuses comments, and whatever else the tokenizer has passed over."""
+    """Refuse comments, and all else that the tokenizer has passed over."""
     starts = [token.start for token in tokens]
     ends = [token.end + 1 for token in tokens]
     for end, start in zip([0, *ends], [*starts, len(text)], strict=True):
@@ -180,7 +180,7 @@ def _check_word(tokens: Sequence[Token], at: int, word: str) -> None:
 
 
 def _has_numbers(tokens: Sequence[Token], at: int) -> bool:
-    """Whether one or two numbers and a closing parenthesis stand here."""
+    """Say whether one or two numbers and a closing parenthesis stand here."""
     kinds = [token.token_type for token in tokens[at : at + 4]]
     one = [TokenType.NUMBER, TokenType.R_PAREN]
     return kinds[:2] == one or kinds == [TokenType.NUMBER, TokenType.COMMA, *one]
@@ -205,7 +205,7 @@ def _check_depth(tokens: Sequence[Token]) -> None:
 
 
 def too_deep() -> RefusedError:
-    """The condition is nested without end."""
+    """Return the error for a condition that is nested too deeply."""
     return bad("the condition is nested too deeply", "write it with fewer parentheses")
 
 

@@ -126,7 +126,7 @@ def rebuilt(text: str, *, table: str, types: Mapping[str, str]) -> Condition:
 
 
 def check(text: str) -> None:
-    """Refuses what no table's condition may have, for whom the table's columns are not at hand.
+    """Refuse a text that can be no table's condition; for callers without the table's columns.
 
     Raises:
         RefusedError: as `rebuilt`, but not for columns.
@@ -173,7 +173,7 @@ class _Builder:
         }
 
     def predicate(self, node: exp.Expression, depth: int) -> str:
-        """What can be true, false or null."""
+        """Return the SQL of a node that is true, false or null."""
         kind = type(node)
         if kind is exp.Paren:
             return self.predicate(_args(node, "this").this, depth + 1)
@@ -185,9 +185,10 @@ class _Builder:
         return sql
 
     def value(self, node: exp.Expression, depth: int) -> str:
-        """What is compared or computed with; a predicate only in parentheses.
+        """Return the SQL of a node that is compared or computed with.
 
-        PostgreSQL and the parser do not agree on what binds tighter in ``a = b LIKE c = d``.
+        A predicate is one only in parentheses: PostgreSQL and the parser do not agree on what binds
+        tighter in ``a = b LIKE c = d``.
         """
         kind = type(node)
         if kind is exp.Paren:
@@ -205,7 +206,7 @@ class _Builder:
         return self._values[kind](node, _deeper(depth))
 
     def _junction(self, node: exp.Expression, depth: int) -> str:
-        """Terms in a row, however many: their tree is as deep as there are terms."""
+        """Return the SQL of a row of terms, however many: their tree is that deep."""
         kind = type(node)
         terms = []
         while type(node) is kind:
@@ -357,7 +358,7 @@ class _Builder:
         return kind in (exp.Boolean, exp.Null, exp.Coalesce)
 
     def _check_moving(self, node: exp.Expression) -> None:
-        """Refuses texts such as 'today' beside a time: every chunk would take another day."""
+        """Refuse texts such as 'today' beside a time: every chunk would take another day."""
         texts = [one for one in node.find_all(exp.Literal) if _is_text(one)]
         if not any(_MOVING.search(text.name) for text in texts):
             return
@@ -369,7 +370,7 @@ class _Builder:
 
 
 def _args(node: exp.Expression, *known: str) -> exp.Expression:
-    """The node, of which nothing but these parts is used."""
+    """Return the node; refuse it if it has other parts than these."""
     if any(part and name not in known for name, part in node.args.items()):
         raise not_allowed(_name(node))
     return node
@@ -393,7 +394,7 @@ def _is_text(node: exp.Expression) -> bool:
 
 
 def _folded(identifier: exp.Expression) -> str:
-    """The name that PostgreSQL takes: letters of ASCII in lower case unless it is quoted."""
+    """Return the name that PostgreSQL takes: ASCII letters in lower case unless it is quoted."""
     name: str = identifier.name
     if identifier.args.get("quoted"):
         return name
@@ -401,7 +402,7 @@ def _folded(identifier: exp.Expression) -> str:
 
 
 def _ends_escaping(pattern: str, escape: str) -> bool:
-    """Whether the last character of a LIKE pattern is an escape of nothing."""
+    """Say whether a LIKE pattern ends with an escape character that escapes nothing."""
     at = 0
     while at < len(pattern):
         if pattern[at] == escape:
@@ -425,7 +426,7 @@ def _type(node: exp.Expression) -> str:
 
 
 def _name(node: exp.Expression) -> str:
-    """What a construct is called in a message."""
+    """Return the name of a construct for a message."""
     kind = type(node)
     if kind in _NAMES:
         return _NAMES[kind]
@@ -440,7 +441,7 @@ def _moving() -> RefusedError:
 
 
 def _unknown(name: str, table: str, columns: Mapping[str, str]) -> RefusedError:
-    """Does not show the name: in wrong quotes, or in none, it is a text."""
+    """Return the error for an unknown column, without its name: it may be a wrongly quoted text."""
     others = f"texts are in single quotes; its columns are {cut(', '.join(columns))}"
     return RefusedError(
         f"{table} has no such column",

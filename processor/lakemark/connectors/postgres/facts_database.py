@@ -1,4 +1,4 @@
-"""Asks PostgreSQL what `checks_database` and `checks_tables` want to know; read only."""
+"""Questions to PostgreSQL for `checks_database` and `checks_tables`; read only."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -99,7 +99,7 @@ Schemas = Mapping[str, tuple[TableSchema, tuple[CatalogColumn, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class DatabaseAnswers:
-    """What the catalog says; `relations` is None when the connector is unknown."""
+    """The catalog's answers; `relations` is None when the connector is unknown."""
 
     database: DatabaseFacts
     relations: tuple[Relation, ...] | None
@@ -112,7 +112,7 @@ def database_facts(
     *,
     streams: bool,
 ) -> DatabaseAnswers:
-    """Everything about server, slot, publication and captured tables.
+    """Return all facts about server, slot, publication and captured tables.
 
     Args:
         database: where it is.

@@ -46,10 +46,10 @@ class KeyPart:
 
     Attributes:
         name: the column.
-        type: SQL of its base type without length or scale, qualified: what a text is cast to.
+        type: SQL of its base type without length or scale, qualified: texts are cast to it.
         nullable: whether the database allows null.
         width: of char(n) its n, else 0.
-        exact: whether a canonical value always says which value of the database it is. The
+        exact: whether a canonical value always stands for one value of the database. The
             connector's handling modes may round.
     """
 
@@ -62,7 +62,7 @@ class KeyPart:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How boundaries are found.
+    """The way to find boundaries.
 
     Attributes:
         percent: of the table's blocks that are read; None for all keys.
@@ -76,7 +76,7 @@ class Sampling:
 
 
 def estimated_rows(counted: float, pages: float, blocks: float) -> float:
-    """About how many rows a table has: the density when last analysed, at the present size.
+    """Estimate a table's rows: by the density when last analysed, at the present size.
 
     Args:
         counted: pg_class.reltuples, of a table and its partitions.
@@ -87,7 +87,7 @@ def estimated_rows(counted: float, pages: float, blocks: float) -> float:
 
 
 def sampling(rows: float, blocks: int, chunk_rows: int) -> Sampling:
-    """How to find the boundaries of chunks of about so many rows.
+    """Return the way to find the boundaries of chunks of about `chunk_rows` rows.
 
     Args:
         rows: about how many the table has.
@@ -108,10 +108,10 @@ def sampling(rows: float, blocks: int, chunk_rows: int) -> Sampling:
 
 
 def range_condition(parts: Sequence[KeyPart], span: KeyRange) -> Condition:
-    """Which rows are in a range.
+    """Return the condition for the rows of a range.
 
-    A row with a null in its key is in exactly one range too: in the last one whose beginning it is
-    known to be after.
+    A row with a null in its key is in exactly one range too: the last one whose beginning is known
+    to be below it.
     """
     sides: list[str] = []
     parameters: list[str] = []
@@ -136,7 +136,7 @@ def range_condition(parts: Sequence[KeyPart], span: KeyRange) -> Condition:
 
 
 def keys_condition(parts: Sequence[KeyPart], keys: Sequence[Boundary]) -> Condition:
-    """Which rows have one of these keys, each given as the texts of its columns."""
+    """Return the condition for rows with one of these keys, each given as texts of its columns."""
     if not keys:
         return Condition("false")
     names = [f"k{at}" for at in range(len(parts))]
@@ -147,7 +147,7 @@ def keys_condition(parts: Sequence[KeyPart], keys: Sequence[Boundary]) -> Condit
 
 
 def keys_query(parts: Sequence[KeyPart], keys: Sequence[Boundary]) -> Condition:
-    """A query of these keys as a table would have them: its SQL, and the values bound in it.
+    """Return a query of these keys as a table would have them: its SQL, and its parameters.
 
     Args:
         parts: the columns of the key.
@@ -164,7 +164,7 @@ def keys_query(parts: Sequence[KeyPart], keys: Sequence[Boundary]) -> Condition:
 
 
 def _given(columns: Sequence[str], parts: Sequence[KeyPart], keys: Sequence[Boundary]) -> Condition:
-    """A query of columns made of k0, k1 ..., the texts of the keys."""
+    """Return a query of columns made of k0, k1 ..., the texts of the keys."""
     names = [f"k{at}" for at in range(len(columns))]
     arrays = ", ".join(["%s::text[]"] * len(columns))
     query = f"SELECT {', '.join(columns)} FROM unnest({arrays}) AS k({', '.join(names)})"  # noqa: S608 (quoted)
@@ -173,12 +173,12 @@ def _given(columns: Sequence[str], parts: Sequence[KeyPart], keys: Sequence[Boun
 
 
 def _spelt(part: KeyPart, texts: list[str]) -> list[str]:
-    """As the database spells them: a key of an older run has the connector's words."""
+    """Spell texts as the database does: a key of an older run has the connector's words."""
     return [SPECIAL_NUMBERS.get(t, t) for t in texts] if part.type == "numeric" else texts
 
 
 def all_of(*conditions: Condition | None) -> Condition:
-    """What holds where all of the conditions hold."""
+    """Return the condition that holds where all of these hold."""
     given = [c for c in conditions if c is not None]
     sql = " AND ".join(f"({c.sql})" for c in given) or "true"
     return Condition(sql, tuple(p for c in given for p in c.parameters))

@@ -1,4 +1,4 @@
-"""PostgreSQL: what a snapshot of all tables would meet; their sizes by its statistics."""
+"""PostgreSQL: the conditions for a snapshot of all tables; their sizes by its statistics."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -36,7 +36,7 @@ GROUP BY w.place ORDER BY w.place
 
 
 def table_sizes(database: DatabaseConfig, tables: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Table, about how many rows, bytes; in the order given, without tables that are not there.
+    """Return table, about how many rows, and bytes, in the given order; without missing tables.
 
     Raises:
         DependencyError: the database does not answer.

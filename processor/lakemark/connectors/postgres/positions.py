@@ -43,7 +43,7 @@ def pack(epoch: int, major: int, minor: int) -> bytes:
 
 
 def packed(epoch: int, numbers: npt.NDArray[np.int64 | np.uint64]) -> npt.NDArray[np.uint8]:
-    """`pack` of many: a row of 20 bytes for each row of major and minor."""
+    """Return `pack` of many: a row of 20 bytes for each row of major and minor."""
     found = np.empty((len(numbers), WIDTH), np.uint8)
     found[:, :4] = np.frombuffer(epoch.to_bytes(4), np.uint8)
     found[:, 4:] = numbers.astype(">u8").view(np.uint8)
@@ -113,7 +113,7 @@ class PostgresPositions:
         return unpack(position)[2]
 
     def which_first(self, positions: Sequence[bytes]) -> list[int]:
-        """See `PositionRules`: of a slot's first transaction."""
+        """See `PositionRules`: those of a slot's first transaction."""
         minors = np.frombuffer(b"".join(positions), np.uint8)[WIDTH - 1 :: WIDTH]
         odd = np.flatnonzero(minors & 1)  # LSNs are even
         return [at for at in odd.tolist() if _is_first(*unpack(positions[at])[1:])]
@@ -155,7 +155,7 @@ class PostgresPositions:
     def which_below_truncate(
         self, column: pa.FixedSizeBinaryArray, truncate: bytes
     ) -> npt.NDArray[np.bool_]:
-        """`below_truncate` of many."""
+        """Return `below_truncate` of many."""
         start = column.offset * WIDTH
         parts = np.frombuffer(column.buffers()[1], _PARTS, count=len(column), offset=start)
         epoch, major, minor = unpack(truncate)
@@ -220,12 +220,12 @@ def own_snapshot(sequence: str | None, lsn: int | None) -> tuple[int, int] | Non
 
 
 def _is_first(major: int, minor: int) -> bool:
-    """Whether an event is of a slot's first transaction."""
+    """Say whether an event is of a slot's first transaction."""
     return not major & 7 and minor == major + 1
 
 
 def _numbers(sequence: str | None, lsn: int | None) -> tuple[int | None, int] | None:
-    """Last commit, if there was one, and own LSN."""
+    """Return last commit, if there was one, and own LSN."""
     match = _SEQUENCE.fullmatch(sequence) if sequence else None
     if match is None:
         return None

@@ -54,7 +54,7 @@ _GENERATED: Final = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s AN
 
 
 def conninfo(database: DatabaseConfig) -> str:
-    """How to connect, the password included.
+    """Return libpq's connection string, the password included.
 
     Raises:
         InvalidConfig: ``database.url`` has a parameter that libpq does not know.
@@ -207,7 +207,7 @@ def _kept(
 
 
 def _sends_generated(session: psycopg.Connection[Any], settings: Mapping[str, str]) -> bool:
-    """Whether generated columns are in the log: from PostgreSQL 18 on, if the publication says so.
+    """Say whether generated columns are in the log: from PostgreSQL 18 on, if published.
 
     Otherwise they are in rows of the connector's own snapshot and in no other event.
     """
@@ -218,7 +218,7 @@ def _sends_generated(session: psycopg.Connection[Any], settings: Mapping[str, st
 
 
 def unavailable(error: psycopg.Error) -> LakemarkError:
-    """What an error of the connection means: the database is away, refuses us, or is misnamed."""
+    """Translate a connection's error: the database is away, refuses us, or is misnamed."""
     if error.sqlstate is None and _WRONG.search(str(error)):
         return _wrong(error)
     refused = isinstance(error, errors.InsufficientPrivilege | errors.InvalidPassword)

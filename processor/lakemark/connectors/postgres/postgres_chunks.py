@@ -206,7 +206,7 @@ def ordered_by(table: OpenTable, column: str | None) -> OpenTable:
 
 
 def estimate(table: OpenTable) -> int:
-    """About how many rows the table has, by its size and what was found when last analysed."""
+    """Estimate the table's rows, by its size and its density when last analysed."""
     return round(_size(table).rows)
 
 
@@ -350,7 +350,7 @@ class _Size(NamedTuple):
 
 
 def _size(table: OpenTable) -> _Size:
-    """About: by the present size and the density when last analysed. TOAST counts as bytes."""
+    """Estimate by the present size and the density when last analysed. TOAST counts as bytes."""
     name = table.source.removeprefix("ONLY ")
     row = table.session.execute(_SIZE, {"table": name}).fetchone() or (0.0, 0.0, 0.0, 0.0)
     counted, pages, blocks, size = row
@@ -368,7 +368,7 @@ def _texts(parts: Sequence[KeyPart]) -> str:
 
 
 def _parsed(data: pa.Buffer, longest: int, count: int) -> Iterator[pa.RecordBatch]:
-    """Batches of string columns; an unquoted nothing is null, a quoted one an empty text."""
+    """Yield batches of string columns; an empty field is null, but an empty text if quoted."""
     if not data.size:
         return
     if bytes(memoryview(data)[: len(_MARK)]) == _MARK:  # a value's: the parser leaves out one

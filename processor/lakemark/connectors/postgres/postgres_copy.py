@@ -1,4 +1,4 @@
-"""PostgreSQL: what COPY … TO STDOUT sends, in one piece.
+"""PostgreSQL: the data of COPY … TO STDOUT, in one piece.
 
 The server sends each row as a message of its own, so the loop over them is the price of a row. With
 psycopg's own loop, which can wait in many ways, reading a chunk takes half as long again.
@@ -57,7 +57,7 @@ def copied(session: Session, query: str, *, table: str, limit: int) -> tuple[byt
 
 
 def _end(session: Session) -> pq.abc.PGresult | None:
-    """Takes the results of a COPY that has ended; the first that says it failed, if it did.
+    """Take the results of a COPY that has ended; return the first that is a failure, if any.
 
     After the server's reason the client may add one of its own: that the connection has ended.
     """

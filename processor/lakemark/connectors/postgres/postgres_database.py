@@ -1,4 +1,4 @@
-"""PostgreSQL, as a `Database`: what serves each of its purposes."""
+"""PostgreSQL, as a `Database`: an object for each of its purposes."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import timedelta

@@ -187,7 +187,7 @@ def read_facts(
     slot: str,
     known: Iterable[int] = (),
 ) -> SourceFacts:
-    """Return what the catalog says of these tables, as of one moment.
+    """Return the catalog's facts of these tables, as of one moment.
 
     Nothing is locked and nothing waits for a lock on a table. What the session's user may not ask
     is left empty.
@@ -254,7 +254,7 @@ def read_facts(
 
 
 def _at_least(count: int | None) -> int:
-    """A number that seldom changes, below a count that grows; -1 for none."""
+    """Round a count down to a power of two, which seldom changes; -1 for none."""
     if not count:
         return -1 if count is None else 0
     return int(1 << (count.bit_length() - 1))
@@ -391,7 +391,7 @@ def _labels(rows: Iterable[Row]) -> dict[str, tuple[tuple[int, str], ...]]:
 
 
 class _Published:
-    """The publication, and which tables it has under their own names, as the server decides it."""
+    """The publication, and the tables that it has under their own names, by the server's rules."""
 
     def __init__(self, session: Session, publication: str, oids: list[int]) -> None:
         version = session.info.server_version
@@ -446,7 +446,7 @@ def look(
     slot: str,
     known: Iterable[int] = (),
 ) -> SourceFacts:
-    """Return what the catalog says of the tables that are wanted, by a connection of its own.
+    """Return the catalog's facts of the wanted tables, by a connection of its own.
 
     Raises:
         DependencyError: the database does not answer, or is a standby.

@@ -71,7 +71,7 @@ def read_values(
 
 
 def _text(session: psycopg.Connection, value: str, kind: str, expression: str) -> str | None:
-    """The text that a chunk's query gives for a value; not by a cast, which would trim char(n)."""
+    """Return a value's text as a chunk's query writes it; a cast would trim char(n)."""
     query = sql.SQL(
         "SELECT CASE WHEN e.e IS NOT NULL THEN format('%s', e.e) END"
         " FROM (SELECT {expression} AS e FROM (SELECT {value}::{kind} AS {column}) AS t) AS e"

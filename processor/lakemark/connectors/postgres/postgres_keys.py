@@ -1,4 +1,4 @@
-"""PostgreSQL: what a signal asks about a table: keys without a row, types and sense of a filter."""
+"""PostgreSQL: signals' questions about a table: keys without a row, types and sense of a filter."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -117,7 +117,7 @@ def _keys_only(table: OpenTable) -> OpenTable:
 
 
 def key_unreadable(table: str) -> TableError:
-    """A list of keys has one that the table's key columns cannot hold."""
+    """Return the error for a list with a key that the table's key columns cannot hold."""
     return TableError(
         f"a key of the list is none that {table} can have",
         code="key-unreadable",
@@ -138,7 +138,7 @@ def column_types(session: Session, table: str) -> dict[str, str]:
 
 
 def try_condition(session: Session, table: str, condition: Condition) -> None:
-    """Asks the database whether a condition makes sense to it, without reading a row.
+    """Ask the database whether a condition makes sense to it, without reading a row.
 
     Raises:
         RefusedError: ``bad-condition``: an operator does not go with the types of its operands.

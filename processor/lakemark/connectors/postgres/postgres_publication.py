@@ -1,4 +1,4 @@
-"""PostgreSQL: whether the log brings every change of a table, as its chunks take for granted."""
+"""PostgreSQL: the publication must bring every change of a table that is read in chunks."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final

@@ -126,7 +126,7 @@ class KeptSession:
         return self.session
 
     def checked(self) -> Session:
-        """As `get`, and it has answered just now."""
+        """Return a session as `get` does, and check that it answers."""
         if self.session is not None:
             try:
                 self.session.execute("SELECT 1")

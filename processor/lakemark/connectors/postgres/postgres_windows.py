@@ -1,4 +1,4 @@
-"""PostgreSQL: rows that open and close windows, and who keeps them from being visible.
+"""PostgreSQL: rows that open and close windows, and the transaction that keeps them from view.
 
 The rows go into the connector's own signal table, so they come back in the log among the changes.
 The least that lakemark's user needs (tables to be read need SELECT, and their schemas USAGE):
@@ -140,7 +140,7 @@ def write_window(
 
 
 def require_published(session: Session, table: str, settings: Mapping[str, str]) -> None:
-    """Window rows come back in the log: without them a run would never end.
+    """Check that window rows come back in the log: without them a run would never end.
 
     Args:
         session: of `connect`, outside a transaction.
@@ -166,7 +166,7 @@ def require_published(session: Session, table: str, settings: Mapping[str, str])
 
 
 def blocker(session: Session, proof: Proof) -> Blocker:
-    """The transaction that a chunk waits for when its snapshot shows no open row.
+    """Return the transaction that a chunk waits for when its snapshot shows no open row.
 
     Args:
         session: of `connect`.
@@ -187,7 +187,7 @@ def blocker(session: Session, proof: Proof) -> Blocker:
 
 
 def _wal(session: Session) -> int:
-    """The end of the log, which every commit that is still to come is behind."""
+    """Return the end of the log: every later commit is behind it."""
     row = session.execute(_WAL).fetchone()
     return int(row[0]) if row else 0
 

@@ -134,7 +134,7 @@ def _columns(table: str, entry: Any, problems: list[Mistake]) -> Iterator[Catalo
 
 
 def _column(name: str, text: str, place: int | None) -> CatalogColumn | tuple[str, str]:
-    """The column, or what is wrong with its type and a hint."""
+    """Return the column, or what is wrong with its type and a hint."""
     found = _TYPE.fullmatch(" ".join(text.lower().split()))
     if found is None:
         return f"{text!r} is not a type", "write it as in CREATE TABLE, such as numeric(10,2)"
@@ -161,7 +161,7 @@ def _column(name: str, text: str, place: int | None) -> CatalogColumn | tuple[st
 
 
 def _typmod(typname: str, args: str | None) -> int:
-    """Length, precision and scale as PostgreSQL stores them in atttypmod."""
+    """Return length, precision and scale as PostgreSQL stores them in atttypmod."""
     numbers = [int(part) for part in (args or "").split(",") if part.strip(" -")]
     if not numbers:
         return 5 if typname == "bpchar" else 1 if typname == "bit" else -1

@@ -29,7 +29,7 @@ _SRID_FLAG: Final = 0x2000_0000  # of PostGIS's extended WKB
 
 
 def value_of(type_name: str, kind: pa.DataType) -> Value | None:
-    """How one value of a type is read; None for a type that is read a column at a time.
+    """Return the reader of one value of a type; None for a type that is read a column at a time.
 
     Args:
         type_name: typname of the base type, such as ``hstore``.
@@ -47,7 +47,7 @@ def value_of(type_name: str, kind: pa.DataType) -> Value | None:
 
 
 def bits(text: str) -> bytes:
-    """A bit string as Debezium has it: lowest byte first, up to the highest bit that is set."""
+    """Return a bit string as Debezium has it: lowest byte first, up to the highest set bit."""
     value = int(text or "0", 2)
     return value.to_bytes((value.bit_length() + 7) // 8, "little")
 
@@ -79,7 +79,7 @@ def _hstore_pairs(text: str) -> list[tuple[str, str | None]]:
 
 
 def _as_hashed(pairs: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
-    """In the order of the connector, which is that of Java's HashMap: by the hash's low bits."""
+    """Sort as the connector does, in the order of Java's HashMap: by the hash's low bits."""
     places = _LEAST_PLACES
     while len(pairs) > places * 3 // 4:
         places *= 2
@@ -87,7 +87,7 @@ def _as_hashed(pairs: list[tuple[str, str | None]]) -> list[tuple[str, str | Non
 
 
 def _java_hash(text: str) -> int:
-    """HashMap's hash of a String."""
+    """Return HashMap's hash of a String."""
     value = 0
     units = text.encode("utf-16-be")
     for at in range(0, len(units), 2):
@@ -96,7 +96,7 @@ def _java_hash(text: str) -> int:
 
 
 def _hstore_json(text: str) -> str:
-    """As Jackson writes it: hexadecimal digits of control characters in upper case."""
+    """Write hstore as Jackson does: hexadecimal digits of control characters in upper case."""
     written = msgspec.json.encode(dict(_hstore_pairs(text))).decode()
     return _JSON_ESCAPE.sub(lambda m: m[0][:2] + m[0][2:].upper(), written)
 

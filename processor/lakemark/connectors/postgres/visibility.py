@@ -1,4 +1,4 @@
-"""Which open row a chunk may take as its `lo`: commit order and visibility order differ.
+"""Visibility: the open rows that a chunk may take as its `lo`; commits may be seen out of order.
 
 Pure. On a PostgreSQL primary a transaction's commit record can be in the log, before an open row's,
 while the transaction is not visible yet to a snapshot that shows the open row. A chunk read in
@@ -52,7 +52,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a statement saw: PostgreSQL's `Proof`.
+    """The transactions that a statement saw: PostgreSQL's `Proof`.
 
     Attributes:
         xmin: all transactions below it had ended (64 bit, no wraparound).
@@ -83,7 +83,7 @@ class Snapshot:
 
     @property
     def place(self) -> bytes:
-        """See `Proof`: which transactions a snapshot shows does not say where the log was."""
+        """See `Proof`: the transactions that a snapshot shows do not tell where the log was."""
         return b""
 
     def shows(self, watermark: Watermark) -> bool:
@@ -127,7 +127,7 @@ class Blocker:
     state: str
 
     def __str__(self) -> str:
-        """For logs and status: no query text, which may hold values."""
+        """Return it for logs and status: without the query's text, which may hold values."""
         who = f"pid {self.pid}" if self.pid is not None else self.state
         since = f", query of {self.since}" if self.since else ""
         return f"transaction {self.xid} ({who}, {self.application or 'unnamed'}{since})"
