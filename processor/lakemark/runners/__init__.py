@@ -1,1 +1,1 @@
-"""What runs a pipeline's batches."""
+"""The runners of a pipeline's batches."""

@@ -1,8 +1,8 @@
-"""What runs a pipeline's batches: Spark (`spark_runner`), or this process alone (`local_runner`).
+"""The runner of a pipeline's batches: Spark (`spark_runner`) or this process (`local_runner`).
 
 Both keep the same promises with the same functions (`tasks`, `reconcile.window`). A runner plans
-which records a batch has, notes that before the batch begins, calls `Batches.on_batch`, and notes
-afterwards that it is done; within the batch it is asked for its stages.
+the records of a batch, notes that before the batch begins, calls `Batches.on_batch`, and notes
+afterwards that it is done; within the batch the pipeline asks it for its stages.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +31,10 @@ RECORDS_A_SHARD: Final = 4
 
 
 def chunk_records(shards: int) -> int:
-    """How many records of the chunks topic a batch has, and more where each chunk has many.
+    """Return how many records of the chunks topic a batch has; more where each chunk has many.
 
-    What they hold in memory is bounded where they are made: `chunk_scheduler.MAX_WAITING_BYTES`.
+    The memory that their rows take is bounded where they are made:
+    `chunk_scheduler.MAX_WAITING_BYTES`.
     """
     return max(CHUNK_RECORDS, RECORDS_A_SHARD * shards)
 
@@ -51,40 +52,43 @@ class OtherStagesError(Exception):
 
 
 class Query(Protocol):
-    """A query that runs, as Spark has it."""
+    """A running query, with the names of Spark's `StreamingQuery`."""
 
     @property
     def id(self) -> Any:
-        """The same after every restart with its checkpoint."""
+        """The query's id, the same after every restart with its checkpoint."""
 
     @property
     def isActive(self) -> bool:  # noqa: N802 - Spark's name
-        """Whether it has not ended."""
+        """Say whether the query has not ended."""
 
     @property
     def status(self) -> dict[str, Any]:
-        """`isTriggerActive` is false between two batches, `message` begins with what it does."""
+        """The query's status: `isTriggerActive` is false between two batches.
+
+        `message` begins with what the query does.
+        """
 
     def awaitTermination(self, timeout: int) -> bool | None:  # noqa: N802 - Spark's name
-        """Waits for its end at most so many seconds; whether it has ended.
+        """Wait for the query's end, at most so many seconds; return whether it has ended.
 
         Raises:
             one of `BatchRunner.errors`: it has failed.
         """
 
     def stop(self) -> None:
-        """Ends it."""
+        """End the query."""
 
 
 class Batches(Protocol):
-    """What a query does with its batches: the pipeline."""
+    """The receiver of a query's batches: the pipeline."""
 
     pace: Trigger
     draining: GracefulStop
     failure: BaseException | None
 
     def on_batch(self, rows: Any, batch: int) -> None:
-        """Does one batch.
+        """Carry out one batch.
 
         Args:
             rows: the runner's own: what it is asked to go on with in `BatchRunner.stream`.
@@ -97,18 +101,18 @@ class BatchRunner(Protocol):
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """What a query raises that has failed; the cause may be the pipeline's `failure`."""
+        """The errors of a query that has failed; the cause may be the pipeline's `failure`."""
 
     @property
     def kind(self) -> str:
-        """The checkpoint's: what one kind has begun another one does not take up."""
+        """The kind of the checkpoint: a runner does not go on with a checkpoint of another kind."""
 
     @property
     def slots(self) -> int:
-        """How many merge tasks can run at once."""
+        """The number of merge tasks that can run at once."""
 
     def checkpoint(self) -> Checkpoint:
-        """The pipeline's.
+        """Return the pipeline's checkpoint.
 
         Raises:
             DependencyError: `checkpoint-unavailable`.
@@ -124,7 +128,7 @@ class BatchRunner(Protocol):
         armed: bool,
         once: bool,
     ) -> Query:
-        """Starts the query; a batch that was planned and is not done comes first.
+        """Start the query; a batch that was planned and is not done comes first.
 
         Args:
             batches: told of every batch, from the query's own thread.
@@ -136,7 +140,7 @@ class BatchRunner(Protocol):
         """
 
     def require(self, *, armed: bool) -> None:
-        """Finds, before anything of a batch is done, that the query can run its stages.
+        """Check, before anything of a batch is done, that the query can run the batch's stages.
 
         Raises:
             OtherStagesError: it is to be started anew.
@@ -145,7 +149,7 @@ class BatchRunner(Protocol):
     def stream(
         self, rows: Any, plan: BatchPlan, news: Callable[[], Sequence[OffsetRange]]
     ) -> Results:
-        """All stages over a batch of the query.
+        """Run all stages over a batch of the query.
 
         Args:
             rows: what `on_batch` was given.
@@ -154,10 +158,10 @@ class BatchRunner(Protocol):
         """
 
     def reread(self, ranges: Sequence[OffsetRange], plan: BatchPlan) -> Results:
-        """Decoding and merging of records of the change topics, without the shards."""
+        """Decode and merge records of the change topics, without the shards."""
 
     def finish(self, own: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:
-        """What the engine spark-merge leaves to the driver; fills in the outcome.
+        """Do the driver's part of a merge by the engine spark-merge; fill in the outcome.
 
         Raises:
             TableError: this table cannot go on.
@@ -165,4 +169,4 @@ class BatchRunner(Protocol):
         """
 
     def read_chunk(self, spec: ChunkSpec, settings: ReadSettings) -> ChunkResult:
-        """Reads one chunk and waits for it. From any thread; never raises."""
+        """Read one chunk and wait for it. From any thread; never raises."""

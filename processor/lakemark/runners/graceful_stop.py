@@ -1,7 +1,7 @@
-"""Stopping between two batches: the one under way ends first, if it does so in time.
+"""A stop between two batches: the one under way ends first, if it does so in time.
 
-A batch that is given up is repeated by the next start with the same result, so nothing hangs on
-this but the time it takes, and half of a batch that readers of a lake would otherwise see for long.
+A batch that is given up is repeated by the next start with the same result. So a stop in good order
+only saves time, and readers of a lake do not see half of a batch for long.
 """
 
 import time
@@ -18,7 +18,7 @@ _INTERRUPTED: Final = (
 
 
 class QueryStoppedError(Exception):
-    """What a batch raises that is cut short because its query is stopped.
+    """A batch is cut short because its query is stopped.
 
     Spark looks for this in the text, and ends the query as one that was stopped, not as failed.
     """
@@ -28,22 +28,22 @@ class QueryStoppedError(Exception):
 
 
 class Drainable(Protocol):
-    """What is needed of Spark's `StreamingQuery`."""
+    """The part of Spark's `StreamingQuery` that `drain` needs."""
 
     @property
     def status(self) -> dict[str, Any]:
-        """Its `isTriggerActive` is false between two batches."""
+        """The query's status: `isTriggerActive` is false between two batches."""
 
 
 class GracefulStop:
-    """Between the thread that stops the query and the one that runs its batches."""
+    """The agreement between the thread that stops the query and the one that runs its batches."""
 
     def __init__(self) -> None:
         self._asked = Event()
         self._between = Event()
 
     def hold(self, sleep: Callable[[int], object]) -> None:
-        """Called as a batch begins, by its own thread: the one before has been committed.
+        """Let a batch begin, called in its own thread: the one before has been committed.
 
         Once a stop was asked for it waits for the query's end.
 
@@ -60,7 +60,7 @@ class GracefulStop:
             raise QueryStoppedError
 
     def end(self, spark: Any) -> NoReturn:
-        """Ends the query from within a batch, by the batch's own thread; it will be repeated.
+        """End the query from within a batch, in the batch's own thread; the batch will be repeated.
 
         Raises:
             QueryStoppedError: always.
@@ -79,16 +79,16 @@ class GracefulStop:
 
     @property
     def asked(self) -> bool:
-        """Whether the query is to end."""
+        """Say whether the query is to end."""
         return self._asked.is_set()
 
     def drain(self, query: Drainable, *, grace_s: float, hurry: Event) -> bool:
-        """Waits for the end of the batch under way; the query may be stopped then.
+        """Wait for the end of the batch under way; the query may be stopped then.
 
         Args:
             query: the query.
             grace_s: how long to wait at most, in seconds.
-            hurry: somebody does not want to wait any more.
+            hurry: ends the waiting.
 
         Returns:
             whether no batch is given up.

@@ -139,7 +139,10 @@ class LocalRunner:
         return _merged(passed, plan)
 
     def _own(self, record: Mapping[str, Any], shards: range) -> Iterator[tuple[int, window.Row]]:
-        """What a record of the chunks or control topic is to the shards; see `operator`."""
+        """Yield the shards and rows that a record of the chunks or control topic becomes.
+
+        See `operator`.
+        """
         source, at = f"{record['topic']}/{record['partition']}", record["offset"]
         if record["topic"] == self._config.topics.control:
             if record["value"] is not None:
@@ -175,7 +178,7 @@ class LocalRunner:
 
 
 def parts_of(record: Mapping[str, Any]) -> Iterator[tuple[int, bytes]]:
-    """Parts of a record of the chunks topic, and their shards; none of one that names no shard.
+    """Yield the parts of a record of the chunks topic, and their shards; none if it names no shard.
 
     A record has one part, for the shard that its key names, or parts of several as its headers.
     """
@@ -209,7 +212,7 @@ def _merged(rows: Sequence[Mapping[str, Any]], plan: BatchPlan) -> Results:
 
 
 class _Sources:
-    """The three sources of the query: change topics, chunks, control; where each of them ends.
+    """The three sources of the query: change topics, chunks, control; and the end of each.
 
     Args:
         config: the pipeline's.
@@ -223,11 +226,11 @@ class _Sources:
         self._cluster = self._open.enter_context(brokers.Cluster(config))
 
     def close(self) -> None:
-        """Leaves the brokers."""
+        """Close the connection to the brokers."""
         self._open.close()
 
     def begin(self, control: int) -> list[Offsets]:
-        """Where a new query begins.
+        """Return the offsets at which a new query begins, by source.
 
         Args:
             control: first offset of the control topic, 0 = its first.
@@ -243,10 +246,10 @@ class _Sources:
         return begun
 
     def ends(self, known: Sequence[Offsets]) -> list[Offsets]:
-        """Where they end now.
+        """Return the end offsets now, by source.
 
         Args:
-            known: what was read of each.
+            known: end offsets of what was read of each.
 
         Raises:
             DependencyError: `source-data-expired`: less is there than was read.
@@ -258,7 +261,7 @@ class _Sources:
         return found
 
     def next(self, known: Sequence[Offsets], ends: Sequence[Offsets]) -> list[Offsets]:
-        """Where the next batch ends: as many records of each source as a batch may have."""
+        """Return the ends of the next batch: as many records of each source as a batch may have."""
         stream = self._config.stream
         most = (
             stream.max_events_per_batch,
@@ -276,7 +279,7 @@ class _Sources:
 
 
 def limited(known: Offsets, ends: Offsets, *, most: int) -> Offsets:
-    """Ends of at most about `most` records, as Spark limits them.
+    """Return ends of at most about `most` records, as Spark limits them.
 
     Each partition has as large a share of them as of all, and one at least if it has any.
     """
@@ -338,7 +341,7 @@ class LocalQuery:
         return True
 
     def stop(self) -> None:
-        """Ends it: with the batch under way, unless that was given up, as the process ends."""
+        """End the query with the batch under way, unless that was given up, as the process ends."""
         self._stopped.set()
         self._ended.wait(_GIVEN_UP_S if self._batches.draining.asked else None)
 
@@ -377,7 +380,7 @@ class LocalQuery:
             self._stopped.wait(max(0.01, self._batches.pace.look_ms / 1000))
 
     def _known(self, batch: int) -> list[Offsets]:
-        """What was read of each source by the end of a batch."""
+        """Return the end offsets of a batch, by source."""
         return self._checkpoint.offsets(batch) if batch >= 0 else self._checkpoint.begun_by_source()
 
     def _one(self, batch: int, before: list[Offsets], now: list[Offsets]) -> None:

@@ -1,4 +1,4 @@
-"""Signals to stop: what they end at once, and what they let end well."""
+"""Signals to stop: work that they interrupt at once, and work that they let end well."""
 
 import signal
 import threading
@@ -15,7 +15,7 @@ log = structlog.get_logger("lakemark.supervisor")
 
 
 class Stop:
-    """Whether the process has been told to stop.
+    """The process's state: told to stop, or not.
 
     The first signal lets what is under way end well, unless it may be interrupted; the second one
     does not wait.
@@ -35,7 +35,7 @@ class Stop:
         self._interruptible = False
 
     def on_signals(self) -> None:
-        """Listens to SIGTERM and SIGINT, in the main thread."""
+        """Listen to SIGTERM and SIGINT, in the main thread."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._stop)
             signal.signal(signal.SIGINT, self._stop)
@@ -52,7 +52,7 @@ class Stop:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """A signal ends the block at once: nothing is under way there that has to end well.
+        """Let a signal end the block at once: nothing is under way there that has to end well.
 
         Raises:
             StoppedError: there was one, now or before.
@@ -66,5 +66,5 @@ class Stop:
             self._interruptible = False
 
     def is_overdue(self) -> bool:
-        """Whether a stop has taken as long as it may."""
+        """Say whether a stop has taken as long as it may."""
         return self.hurry.is_set() or (self._at > 0 and time.monotonic() > self._at + self._grace_s)

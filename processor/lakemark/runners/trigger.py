@@ -1,9 +1,9 @@
-"""When batches begin: as `stream.trigger` says, and at once while a snapshot gets on.
+"""The trigger of batches: as `stream.trigger` says, and at once while a snapshot makes progress.
 
 Spark looks for records several times in that interval, and a batch that is done rests until the
-next one is due. So what comes after a silence does not wait for the interval's end, and the rest
-can be cut short: the steps of a snapshot wait for batches, and what they take from the log's rows
-those get back by waiting less for the next batch.
+next one is due. So records that come after a silence do not wait for the interval's end, and the
+rest can be cut short: the steps of a snapshot wait for batches, and the time that they take from
+the log's rows those get back by waiting less for the next batch.
 
 A batch that rests is done and durable; only Spark has not noted it yet. After a crash it is
 repeated, which changes nothing.
@@ -37,16 +37,16 @@ class Trigger:
 
     @property
     def trigger(self) -> str:
-        """How often Spark looks for records, in its words; 0 is as often as it can."""
+        """The interval in which Spark looks for records, in its words; 0 is as often as it can."""
         return f"{self.look_ms} milliseconds"
 
     @property
     def look_ms(self) -> int:
-        """How often to look for records; 0 is as often as possible."""
+        """The interval in which to look for records, in milliseconds; 0 is as often as possible."""
         return min(LONGEST_MS, int(self.interval.total_seconds() * 1000) // LOOKS)
 
     def rest(self, begun: float) -> None:
-        """Waits until the next batch is due.
+        """Wait until the next batch is due.
 
         Args:
             begun: when the one that is done began, by the monotonic clock.
@@ -58,9 +58,9 @@ class Trigger:
                 return
 
     def begin(self) -> None:
-        """A query begins."""
+        """Begin with a new query."""
         self._over.clear()
 
     def end(self) -> None:
-        """Nobody rests any more: the query is to end. From any thread."""
+        """End all rests: the query is to end. From any thread."""
         self._over.set()
