@@ -38,11 +38,11 @@ class ClassArchive:
 
     @property
     def part(self) -> Path:
-        """What this process writes, until it is whole."""
+        """The file that this process writes, until it is complete."""
         return self.path.with_suffix(f".{os.getpid()}.part")
 
     def options(self) -> str:
-        """Java's options, quoted for Spark: use the archive, or write it at the end."""
+        """Return Java's options, quoted for Spark: use the archive, or write it at the end."""
         if self.is_there():
             return f'{_QUIET} "-XX:SharedArchiveFile={self.path}"'
         try:
@@ -55,7 +55,7 @@ class ClassArchive:
         return f'{_QUIET} "-XX:ArchiveClassesAtExit={self.part}"'
 
     def is_there(self) -> bool:
-        """Whether there is one that nobody else may have written."""
+        """Say whether there is an archive that nobody else may have written."""
         try:
             why = own_files.distrust(self.path.parent) if self.path.exists() else ""
         except OSError:
@@ -65,18 +65,18 @@ class ClassArchive:
         return not why and self.path.exists()
 
     def discard(self) -> None:
-        """Removes what Java began to write; to be called when it has ended."""
+        """Remove what Java began to write; to be called when it has ended."""
         self.part.unlink(missing_ok=True)
 
     def finish(self) -> None:
-        """Puts what Java wrote at its end in its place; to be called when it has ended."""
+        """Move the file that Java wrote at its end to its place; to be called when it has ended."""
         if self.part.exists():
             self.part.chmod(_MODE)  # whatever the umask is
             self.part.replace(self.path)
 
 
 def class_archive(classpath: Sequence[Path]) -> ClassArchive:
-    """The archive for Spark's Java with these jars.
+    """Return the archive for Spark's Java with these jars.
 
     Raises:
         JarError: there is no Java, or no PySpark.

@@ -47,7 +47,7 @@ _MOST_MMAP: Final = 32 << 20
 
 
 def main() -> None:
-    """Serves Spark's requests for workers until its end closes."""
+    """Serve Spark's requests for workers until Spark closes their input."""
     _keep_memory()
     pa.set_memory_pool(pa.system_memory_pool())
     fetch.ready()
@@ -63,7 +63,7 @@ _serve_task: Final = daemon.worker
 
 
 def serve(sock: socket.socket, authenticated: bool) -> int:  # noqa: FBT001 - PySpark's signature
-    """Serves one task; nothing once Spark has hung up.
+    """Serve one task; nothing once Spark has hung up.
 
     Spark hangs up on workers that had nothing to do for a minute. PySpark's own code would take
     that for a task which begins badly, try to say so, and print a trace of what that led to.
@@ -79,7 +79,7 @@ def serve(sock: socket.socket, authenticated: bool) -> int:  # noqa: FBT001 - Py
 
 
 def _keep_memory() -> None:
-    """Tells glibc; another C library has its own ways."""
+    """Tell glibc to keep memory; another C library has its own ways."""
     tell = getattr(ctypes.CDLL(None), "mallopt", None)
     if tell is not None:
         tell(_TRIM_THRESHOLD, KEPT)

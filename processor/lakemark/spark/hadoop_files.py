@@ -79,7 +79,7 @@ class HadoopFiles:
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
-        """Whatever Java's file system throws is a reason to try again, and to say why."""
+        """Turn any error of Java's file system into `DependencyError`, with its reason."""
         try:
             yield
         except Py4JJavaError as error:

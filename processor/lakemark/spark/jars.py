@@ -114,7 +114,7 @@ class Jar:
         return f"{self.artifact}-{self.version}{tail}.{self.extension}"
 
     def path(self, root: Path) -> Path:
-        """Where the file is kept below `root`."""
+        """Return the file's place below `root`."""
         return root / self.group / self.filename
 
 

@@ -35,7 +35,7 @@ _DESCRIPTION: Final = "spark.job.description"
 
 
 def read(spark: SparkSession, spec: ChunkSpec, settings: ReadSettings) -> ChunkResult:
-    """Reads one chunk in a Spark task and waits for it. From any thread; never raises.
+    """Read one chunk in a Spark task and wait for it. From any thread; never raises.
 
     A job that fails, is cancelled or loses its worker is an error of the result.
     """
@@ -66,7 +66,7 @@ def read(spark: SparkSession, spec: ChunkSpec, settings: ReadSettings) -> ChunkR
 
 
 def _behind_the_log() -> None:
-    """A thread whose process also works for the log: it gets the processor when that leaves it.
+    """Give this thread a low priority: its process also works for the log, which comes first.
 
     Only Linux gives threads a priority each; and the process could not take its own back.
     """
@@ -79,22 +79,22 @@ def _behind_the_log() -> None:
 
 @lru_cache(maxsize=1)
 def _one_partition(spark: SparkSession) -> "RDD[int]":
-    """Without a plan to be made and compiled a job costs half of what it would as SQL."""
+    """Return an RDD of one partition: without a plan a job costs half of what it would as SQL."""
     return spark.sparkContext.parallelize([0], 1)
 
 
 def cancel(spark: SparkSession, attempt: int) -> None:
-    """Ends the job of an attempt, if it runs; its `read` then returns an error."""
+    """End the job of an attempt, if it runs; its `read` then returns an error."""
     spark.sparkContext.cancelJobsWithTag(tag(attempt))
 
 
 def tag(attempt: int) -> str:
-    """Spark's tag of an attempt's job."""
+    """Return Spark's tag of an attempt's job."""
     return f"lakemark-chunk-{attempt}"
 
 
 def readers(spark: SparkSession, parallelism: int) -> int:
-    """How many chunks may be read at once, so that the stream always finds a free slot.
+    """Return how many chunks may be read at once, so that the stream always finds a free slot.
 
     A local session has slots for them (see `session`); on a cluster one slot is left free.
     """
@@ -106,7 +106,7 @@ def readers(spark: SparkSession, parallelism: int) -> int:
 
 @contextmanager
 def _in_pool(spark: SparkSession, description: str, job_tag: str) -> Iterator[None]:
-    """Jobs of this thread go to the pool; afterwards its properties are as before."""
+    """Send this thread's jobs to the pool; afterwards its properties are as before."""
     context = spark.sparkContext
     # The stream's plan is none of a chunk's business: a thread may have inherited it.
     wanted: dict[str, Any] = {_POOL: POOL, _DESCRIPTION: description, PROPERTY: None}

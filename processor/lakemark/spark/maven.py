@@ -1,7 +1,7 @@
-"""What the user's own Maven settings say about the way to Maven Central.
+"""The user's Maven settings for the way to Maven Central: mirror and proxy.
 
-Ivy, which fetches our jars, does not read `~/.m2/settings.xml`; whoever sits behind a mirror or a
-proxy has written it down there. Nothing of it is kept: a password is given to one run of Ivy.
+Ivy, which fetches our jars, does not read `~/.m2/settings.xml`; a user behind a mirror or a proxy
+has configured it there. Nothing of it is kept: a password is given to one run of Ivy.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class MavenSettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MavenSettings:
-    """What of the user's `~/.m2/settings.xml` decides where and how files are fetched."""
+    """The parts of the user's `~/.m2/settings.xml` that decide where and how files are fetched."""
 
     mirror: str = ""
     username: str = ""

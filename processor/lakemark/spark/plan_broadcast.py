@@ -1,9 +1,9 @@
-"""How a batch's plan reaches tasks of a query that was planned before the batch existed.
+"""The broadcast of a batch's plan to tasks of a query that was planned before the batch existed.
 
 The first stage is part of the streaming query, its plan is made when the batch begins: the driver
 sets it as a local property of the thread that runs the batch's jobs, and Spark sends it along with
-every task. What is large or secret, the schemas that were known when the query started and Kafka's
-settings, is part of the query instead.
+every task. Large or secret parts, the schemas that were known when the query started and Kafka's
+settings, are part of the query instead.
 """
 
 import base64
@@ -25,14 +25,14 @@ PROPERTY: Final = "lakemark.plan"
 
 @dataclass(frozen=True, slots=True)
 class QueryContext:
-    """What the tasks know from the start of the query."""
+    """The values that the tasks have from the start of the query."""
 
     schemas: Mapping[str, TableSchema]
     kafka: Mapping[str, Any]
 
 
 def send(spark: SparkSession, plan: DecodePlan, known: QueryContext) -> None:
-    """Gives the plan to the tasks of all jobs that this thread runs from now on."""
+    """Give the plan to the tasks of all jobs that this thread runs from now on."""
     news = {t: s for t, s in plan.stretch.schemas.items() if known.schemas.get(t) is not s}
     gone = known.schemas.keys() - plan.stretch.schemas.keys()
     small = replace(plan, kafka={}, stretch=replace(plan.stretch, schemas=news))
@@ -41,7 +41,7 @@ def send(spark: SparkSession, plan: DecodePlan, known: QueryContext) -> None:
 
 
 def receive(known: QueryContext) -> DecodePlan:
-    """The plan, in a task.
+    """Return the plan, in a task.
 
     Raises:
         RuntimeError: the job does not run under `send`: a defect.

@@ -49,7 +49,7 @@ QUIET_S: Final = 10.0
 
 @dataclass(slots=True)
 class Stages:
-    """Which stages a running query has.
+    """The stages of a running query.
 
     Attributes:
         armed: whether those for runs of snapshots.
@@ -59,7 +59,7 @@ class Stages:
     _needed: float = float("-inf")
 
     def require(self, *, armed: bool) -> None:
-        """Finds that they are those that a batch needs, before anything of it is done.
+        """Check that they are those that a batch needs, before anything of it is done.
 
         Raises:
             OtherStagesError: they are not, or have been too many for `QUIET_S`.
@@ -72,7 +72,7 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class ChangeLog:
-    """How the change topics are read.
+    """The change topics, and the clients' settings to read them.
 
     Attributes:
         pattern: Java regular expression of the topics.
@@ -86,7 +86,7 @@ class ChangeLog:
 
     @classmethod
     def of(cls, config: Config, pattern: str) -> "ChangeLog":
-        """With the pipeline's settings."""
+        """Return the change topics of a pipeline, with its settings."""
         return cls(pattern, java_options(config), carried(by_offset(config)))
 
 
@@ -99,7 +99,7 @@ def query(
     armed: bool,
     control: int = 0,
 ) -> DataFrame:
-    """The query up to `foreachBatch`.
+    """Return the query up to `foreachBatch`.
 
     Args:
         spark: the session.
@@ -158,7 +158,7 @@ def decoded(
     ranges: Sequence[OffsetRange],
     plan: Callable[[], DecodePlan],
 ) -> DataFrame | None:
-    """What tasks make of the records that they read themselves; None if there are none to read.
+    """Return the decoded records that tasks read themselves; None if there are none to read.
 
     Args:
         spark: the session.

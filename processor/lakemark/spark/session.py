@@ -92,7 +92,7 @@ _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 
 @contextmanager
 def session(config: Config, in_hurry: Callable[[], bool] = lambda: False) -> Iterator[SparkSession]:
-    """The session: spark-submit's, else on the cluster of `spark.master`, else on this machine.
+    """Open the session: spark-submit's, else on the cluster `spark.master`, else on this machine.
 
     Args:
         config: the configuration.
@@ -144,7 +144,7 @@ def session(config: Config, in_hurry: Callable[[], bool] = lambda: False) -> Ite
 
 
 def _keeping_signals(start: Callable[[], SparkSession]) -> SparkSession:
-    """Starts the session; PySpark would end the process at Ctrl-C, wherever it is."""
+    """Start the session; PySpark would end the process at Ctrl-C, wherever it is."""
     before = signal.getsignal(signal.SIGINT)
     spark = start()
     if threading.current_thread() is threading.main_thread():
@@ -153,7 +153,7 @@ def _keeping_signals(start: Callable[[], SparkSession]) -> SparkSession:
 
 
 def java_ended(error: Exception) -> PipelineError:
-    """The error of a Java that did not start, or is gone."""
+    """Return the error for a Java that did not start, or is gone."""
     began = isinstance(error, Py4JNetworkError)
     return PipelineError(
         "Spark's Java process has ended" if began else f"Spark cannot be started: {error}",
@@ -164,13 +164,13 @@ def java_ended(error: Exception) -> PipelineError:
 
 
 def _start_python(spark: SparkSession) -> None:
-    """Has the Python workers' daemon started while the rest of the pipeline gets ready."""
+    """Have the Python workers' daemon started while the rest of the pipeline gets ready."""
     with suppress(Exception):  # the first batch says what is wrong
         spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()
 
 
 def with_own(settings: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Our settings under those of the user, which win; what is a list keeps our members too."""
+    """Return our settings under the user's, which win; a setting that is a list keeps ours too."""
     merged = {**settings, **own}
     for name, separator in LISTS.items():
         both = [given for given in (settings.get(name), own.get(name)) if given]
@@ -180,16 +180,16 @@ def with_own(settings: Mapping[str, str], own: Mapping[str, str]) -> dict[str, s
 
 
 def workers_python(config: Config, environ: Mapping[str, str]) -> str:
-    """The interpreter of the workers: what is set, else this very one.
+    """Return the interpreter of the workers: the one that is set, else this very one.
 
-    PySpark itself takes no notice of the setting, and `python3` from the path without any.
+    PySpark itself does not regard the setting, and takes `python3` from the path without any.
     """
     given = config.spark_options().get(PYTHON) or environ.get("PYSPARK_PYTHON")
     return given or sys.executable
 
 
 def _launched(found: Sequence[Path], config: Config) -> dict[str, str]:
-    """What a session needs whose Java we start ourselves: here, or as the driver of a cluster."""
+    """Return a session's settings whose Java we start: here, or as a cluster's driver."""
     settings = {
         "spark.driver.memory": "2g",
         "spark.driver.extraClassPath": os.pathsep.join(map(str, found)),
@@ -201,7 +201,7 @@ def _launched(found: Sequence[Path], config: Config) -> dict[str, str]:
 
 
 def _local(config: Config) -> dict[str, str]:
-    """A session on this machine.
+    """Return the settings of a session on this machine.
 
     It has slots for chunks beyond those of the stream, so that neither waits for the other: a task
     that reads a chunk mostly waits for the database. `defaultParallelism`, from which the stream
@@ -220,13 +220,13 @@ def _local(config: Config) -> dict[str, str]:
 
 
 def _writers(config: Config) -> int:
-    """Processes of an executor that write to output topics: half as many as decode."""
+    """Return how many processes of an executor write to output topics: half as many as decode."""
     own = config.spark_options().get("spark.executor.cores", "")
     return max(1, (int(own) if own.isdecimal() else cores()) // 2)
 
 
 def cores(quota: Path = _QUOTA) -> int:
-    """Cores that this process may use: of a container those of its limit, not the machine's.
+    """Return the cores that this process may use: a container's limit, not the machine's number.
 
     Args:
         quota: the control group's `cpu.max`: microseconds of processor time, or `max`, in so many.
@@ -240,7 +240,7 @@ def cores(quota: Path = _QUOTA) -> int:
 
 
 def _require_jars() -> None:
-    """Finds Delta in the Java that spark-submit has started.
+    """Check that the Java that spark-submit has started has Delta.
 
     Raises:
         JarError: it has none.
@@ -255,13 +255,13 @@ def _require_jars() -> None:
 
 
 def _java_options(archive: ClassArchive, own: str) -> str:
-    """Ours, then the user's; throughput counts, not pauses."""
+    """Return our Java options, then the user's; throughput counts, not pauses."""
     collector = "" if "-XX:+Use" in own else "-XX:+UseParallelGC"
     return " ".join(filter(None, [collector, archive.options(), own]))
 
 
 def _end_java(in_hurry: Callable[[], bool]) -> bool:
-    """Ends the driver's JVM, which writes its archive then; whether it came to the end of that."""
+    """End the driver's JVM, which may write its archive then; say whether it ended by itself."""
     gateway = SparkContext._gateway  # noqa: SLF001 - PySpark ends it only with this process
     if gateway is None or getattr(gateway, "proc", None) is None:
         return False

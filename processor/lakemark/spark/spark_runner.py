@@ -40,7 +40,7 @@ class BatchFailedError(Exception):
 
 @contextmanager
 def spark_runner(config: Config, in_hurry: Callable[[], bool]) -> Iterator["SparkRunner"]:
-    """The runner with a session of its own; see `session` for arguments and errors.
+    """Give the runner with a session of its own; see `session` for arguments and errors.
 
     Raises:
         PipelineError: `java-ended`: whatever is done within finds that Java is gone.
@@ -100,7 +100,7 @@ class SparkRunner:
         )
 
         def on_batch(rows: DataFrame, batch: int) -> None:
-            """Gives Spark a short text of an error only.
+            """Carry out a batch; of an error, give Spark a short text only.
 
             Spark looks for I/O errors in the text with a regular expression that overflows the Java
             stack on a long trace; the query would then end as if all were well.
@@ -127,7 +127,7 @@ class SparkRunner:
         return writer.trigger(processingTime=batches.pace.trigger).start()
 
     def _sleep(self, ms: int) -> None:
-        """In Java, where the query's end interrupts it."""
+        """Sleep in Java, where the query's end interrupts it."""
         self._spark._jvm.java.lang.Thread.sleep(ms)  # type: ignore[union-attr]  # noqa: SLF001
 
     def require(self, *, armed: bool) -> None:

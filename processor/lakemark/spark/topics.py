@@ -1,4 +1,4 @@
-"""Kafka in, by Spark: the change topics as one stream, and the internal topics."""
+"""Kafka's topics, read by Spark: the change topics as one stream, and the internal topics."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -24,7 +24,7 @@ def change_stream(
     starting: str,
     max_events: int,
 ) -> DataFrame:
-    """One `readStream` on all change topics.
+    """Return one `readStream` on all change topics.
 
     Args:
         spark: the session.
@@ -59,14 +59,14 @@ def internal_stream(
     fetch_bytes: int = 1 << 20,
     starting: str = "earliest",
 ) -> DataFrame:
-    """One of lakemark's own topics; `fetch_bytes` of a partition at a time.
+    """Return the stream of one of lakemark's own topics.
 
     Args:
         spark: the session.
         kafka: the Java client's settings, with Spark's `kafka.` prefix.
-        topic: which.
+        topic: its name.
         max_records: per micro-batch.
-        fetch_bytes: see above.
+        fetch_bytes: of a partition at a time.
         starting: where a new checkpoint begins, as Spark's `startingOffsets`.
     """
     reader = spark.readStream.format("kafka")

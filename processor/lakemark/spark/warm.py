@@ -43,7 +43,7 @@ class ArchiveError(LakemarkError):
 
 
 def warm() -> tuple[Path, bool]:
-    """The archive for this Java and these jars, made if there is none; and whether it was made.
+    """Return the archive for this Java and these jars; make it if there is none, and tell so.
 
     What lakemark compiles itself is then in the cache, too (`converters.compiler`).
 
@@ -72,7 +72,7 @@ def warm() -> tuple[Path, bool]:
 
 
 def _config(place: str) -> Config:
-    """Enough of a configuration for a session: nothing of it is ever reached."""
+    """Return as much of a configuration as a session needs: nothing of it is ever reached."""
     return Config.model_validate({
         "name": "warm",
         "kafka": {"bootstrap_servers": "localhost:9092"},
@@ -84,7 +84,7 @@ def _config(place: str) -> Config:
 
 
 def _load(spark: SparkSession, found: Sequence[Path]) -> None:
-    """Kafka's clients and Spark's part for them."""
+    """Load Kafka's clients and Spark's part for them."""
     java: Any = spark._jvm  # noqa: SLF001 - PySpark has no other way to Java
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
     for jar in found:
@@ -99,7 +99,7 @@ def _load(spark: SparkSession, found: Sequence[Path]) -> None:
 
 
 def _stream(spark: SparkSession, place: str) -> None:
-    """Some batches through the stages of a pipeline."""
+    """Run some batches through the stages of a pipeline."""
     enough = threading.Event()
 
     def nothing(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

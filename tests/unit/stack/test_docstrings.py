@@ -8,7 +8,7 @@ from tests.kit.error_codes import PACKAGE
 from tests.kit.sources import parsed
 
 QUESTIONS = {"What", "Whether", "How", "Where", "Which", "Who", "Whose", "When", "Why"}
-ROOMS = ("settings", "model", "kafka", "cli", "ops", "snapshot", "connectors", "runners")
+ROOMS = ("settings", "model", "kafka", "cli", "ops", "snapshot", "connectors", "runners", "spark")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
