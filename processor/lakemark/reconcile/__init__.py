@@ -1,1 +1,1 @@
-"""Snapshot chunks against the log."""
+"""Reconciliation of snapshot chunks with the log."""

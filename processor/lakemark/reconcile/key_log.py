@@ -85,7 +85,7 @@ def highest(batch: pa.RecordBatch) -> bytes:
 
 
 def is_above(column: pa.FixedSizeBinaryArray, bound: bytes) -> pa.BooleanArray:
-    """Which positions are above a bound."""
+    """Mark the positions that are above a bound."""
     return pa.array(positions.which_above(column, bound))
 
 

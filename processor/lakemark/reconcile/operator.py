@@ -42,7 +42,7 @@ def reconciled(
     shards: int,
     slot_of: Callable[[str], int],
 ) -> DataFrame:
-    """What the shards let pass and what they say (`outputs.Output`): `OUTPUT_DDL`.
+    """Return the rows that the shards let pass and their outputs (`outputs.Output`): `OUTPUT_DDL`.
 
     Args:
         decoded: what leaves `tasks.decode` (`COLUMNS`).
@@ -79,7 +79,7 @@ def reconciled(
 
 
 def places(shards: int) -> list[int]:
-    """For each shard a number whose hash leads Spark to a partition of that number.
+    """Return for each shard a number whose hash leads Spark to a partition of that number.
 
     The shards' own numbers would meet in the same partitions, and wait there for each other, while
     other partitions have none: 0 to 3 need two of four.
@@ -108,7 +108,7 @@ def _spark_hash(value: int) -> int:
 
 
 def _chunk_parts(chunks: DataFrame, shards: int) -> DataFrame:
-    """Parts of chunks to their shards; a record that names none is nobody's.
+    """Lead parts of chunks to their shards; a record that names none goes to nobody.
 
     A record has one part, for the shard that its key names, or parts of several as its headers.
     """
@@ -162,7 +162,7 @@ def fold_group(
     *,
     slot_of: Callable[[str], int],
 ) -> Iterator["pd.DataFrame"]:
-    """One shard's share of a micro-batch: `window.fold` with Spark's state around it."""
+    """Fold one shard's share of a micro-batch: `window.fold` with Spark's state around it."""
     import pandas as pd  # noqa: PLC0415 - in the worker only
 
     rows: list[window.Row] = []

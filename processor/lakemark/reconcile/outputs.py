@@ -1,4 +1,4 @@
-"""What a shard says after a batch: rows for the tables, and news for the coordinator."""
+"""The outputs of a shard after a batch: rows for the tables, and records for the coordinator."""
 
 from typing import Final
 
@@ -36,7 +36,7 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class Size(msgspec.Struct, frozen=True):
-    """What a shard holds: touches, rows' parts that wait, bytes of its state."""
+    """The sizes in a shard: touches, rows' parts that wait, bytes of its state."""
 
     shard: int
     touches: int

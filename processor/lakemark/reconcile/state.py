@@ -1,7 +1,7 @@
-"""What one shard remembers between batches, as one blob: magic, version, msgpack.
+"""The memory of one shard between batches, as one blob: magic, version, msgpack.
 
-Blobs of any other version are refused. Versions 1 and 2 lack what decisions need now, and shards
-were grouped by other numbers while they were written, which no blob says.
+Blobs of any other version are refused. Versions 1 and 2 lack parts that decisions need now, and
+shards were grouped by other numbers while they were written, which no blob says.
 """
 
 from typing import Final
@@ -48,7 +48,7 @@ class ArmedRun(msgspec.Struct):
 
 
 class ShardState(msgspec.Struct):
-    """What one shard remembers.
+    """The memory of one shard.
 
     Attributes:
         runs: armed runs.
@@ -89,7 +89,7 @@ def encode_state(state: ShardState) -> bytes:
 
 
 def decode_state(blob: bytes | None) -> ShardState:
-    """Inverse of `encode_state`; None is the empty state.
+    """Invert `encode_state`; None is the empty state.
 
     Raises:
         StateVersionError: the blob is of another version, damaged, or no state at all.

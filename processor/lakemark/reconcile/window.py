@@ -1,7 +1,7 @@
-"""Windows against touches: what one shard remembers of the log while a run is active.
+"""Windows against the log: the memory of one shard while a run is active, and its decisions.
 
 Pure: `fold` takes the state of a shard and the records of one batch, and gives the next state and
-what goes out. It reads no clock, no broker and no file, so a repeated batch gives the same bytes.
+the outputs. It reads no clock, no broker and no file, so a repeated batch gives the same bytes.
 
 While no run is armed nothing is remembered and the state is not rewritten. A run is armed by a
 `run-start` record and disarmed by its `run-end`; in between the shard keeps, of the run's tables:
@@ -85,7 +85,7 @@ Row = tuple[str, str, int, bytes]
 def fold(
     state: bytes | None, records: Mapping[str, Sequence[bytes]], *, shard: int
 ) -> ShardOutcome:
-    """One batch of one shard.
+    """Fold one batch into one shard's state.
 
     Args:
         state: the blob of the batch before; None at the beginning.
@@ -125,10 +125,10 @@ def fold(
 
 
 def fold_rows(shard: int, rows: list[Row], before: bytes | None) -> ShardOutcome | None:
-    """One shard's share of a micro-batch, in any order, folded in the order of its places.
+    """Fold one shard's share of a micro-batch, in any order: sorted by kind, source and offset.
 
     Args:
-        shard: which.
+        shard: its number.
         rows: of the kinds `FOLDED`.
         before: its state; None = it has none yet.
 
@@ -142,7 +142,7 @@ def fold_rows(shard: int, rows: list[Row], before: bytes | None) -> ShardOutcome
 
 
 def _said_windows(records: Iterable[bytes]) -> Iterator[ShardMark]:
-    """Windows of a database whose reads know their place: control records in place of rows."""
+    """Yield the windows of a database whose reads know their place: control records, no rows."""
     for blob in records:
         record = control.decode(blob)
         if not isinstance(record, WindowPlace):
@@ -161,7 +161,7 @@ def _mark_order(mark: ShardMark) -> tuple[bytes, str, str, bytes]:
 
 
 def arm(runs: set[str], record: Record) -> None:
-    """Notes in `runs` which run a control record arms or disarms, as `fold` does."""
+    """Note in `runs` a run that a control record arms or disarms, as `fold` does."""
     match record:
         case RunStart(run=run) if run:
             runs.add(run)
@@ -170,7 +170,7 @@ def arm(runs: set[str], record: Record) -> None:
 
 
 def touched(state: bytes | None) -> pa.RecordBatch:
-    """The touches in a state, one row per table and key, see `key_log.remembered`."""
+    """Return the touches in a state, one row per table and key, see `key_log.remembered`."""
     return _touched(decode_state(state))
 
 
@@ -179,7 +179,7 @@ def _touched(now: ShardState) -> pa.RecordBatch:
 
 
 def _control(now: ShardState, records: Iterable[bytes], shard: int) -> list[Output]:
-    """Arms, disarms, closes. Records of other types are for others, unreadable ones for nobody."""
+    """Arm, disarm and close. Other types' records are for others, unreadable ones for nobody."""
     outputs: list[Output] = []
     for blob in records:
         match control.decode(blob):
@@ -218,7 +218,7 @@ def _position(text: str) -> bytes:
 
 
 def _sweep(now: ShardState, record: Sweep) -> list[Output]:
-    """A truncate below which nothing of the source is: a run has written every row since."""
+    """Return a truncate below which nothing of the source is: a run has written every row since."""
     run, position = now.runs.get(record.run), _position(record.position)
     if run is None or record.table not in run.tables or position == positions.LOWEST:
         return []
@@ -253,7 +253,7 @@ def _manifest(now: ShardState, record: ChunkComplete) -> None:
 
 
 def _attempt(now: ShardState, of: Manifest | Header) -> Attempt | None:
-    """The attempt, if it may still be decided."""
+    """Return the attempt, if it may still be decided."""
     run = now.runs.get(of.run)
     if run is None or of.table not in run.tables or of.attempt in now.closed:
         return None
@@ -283,7 +283,7 @@ def _close_below(now: ShardState, attempt: int) -> None:
 
 
 def _drop_tables(now: ShardState) -> None:
-    """Forgets tables that no run reads any more, and attempts of runs that are over."""
+    """Forget tables that no run reads any more, and attempts of runs that are over."""
     tables = now.tables()
     kept = [key_log.of_tables(key_log.read(segment), tables) for segment in now.segments]
     _set_segments(now, [batch for batch in kept if batch.num_rows])
@@ -308,15 +308,16 @@ def _remember(now: ShardState, blobs: Sequence[bytes]) -> None:
 
 
 def _set_segments(now: ShardState, batches: list[pa.RecordBatch], *, same: int = 0) -> None:
-    """Replaces the segments; the first `same` of them are the old ones."""
+    """Replace the segments; the first `same` of them are the old ones."""
     now.segments = now.segments[:same] + [changed_keys.encode_touches(b) for b in batches[same:]]
     now.rows = [batch.num_rows for batch in batches]
 
 
 def _mark(now: ShardState, marks: Sequence[ShardMark], outputs: list[Output]) -> bytes | None:
-    """Floors, blind spots, own snapshots and windows; marks come in position order.
+    """Take in floors, blind spots, own snapshots and windows; marks come in position order.
 
-    Returns the position below which touches may be forgotten, if it has risen.
+    Returns:
+        the position below which touches may be forgotten, if it has risen.
     """
     tables = now.tables()
     oldest = now.forgotten_below
@@ -340,9 +341,10 @@ def _mark(now: ShardState, marks: Sequence[ShardMark], outputs: list[Output]) ->
 
 
 def _window(now: ShardState, mark: ShardMark) -> bytes:
-    """An open or close row of ours: rows of others, Debezium's own too, are ignored.
+    """Take in an open or close row of ours; rows of others, Debezium's own too, are ignored.
 
-    Returns the open row's position of the window that it announces as the oldest in use.
+    Returns:
+        the open row's position of the window that it announces as the oldest in use.
     """
     try:
         row = msgspec.json.decode(mark.data, type=WindowRow)
@@ -367,7 +369,7 @@ def _window(now: ShardState, mark: ShardMark) -> bytes:
 
 
 def _open(position: bytes, bound: str) -> bytes:
-    """What a window's chunks are compared with: the open row's position, or one before it.
+    """Return the position that a window's chunks are compared with: the open row's, or one before.
 
     Rows in a data file have the position that the open row says (`Watermark.position`):
     where transactions have committed between the two, their events beat the chunk's rows.
@@ -377,7 +379,7 @@ def _open(position: bytes, bound: str) -> bytes:
 
 
 def _decide(now: ShardState, shard: int) -> list[Output]:
-    """Decides the attempts that are complete, in the order of their numbers."""
+    """Decide the attempts that are complete, in the order of their numbers."""
     outputs: list[Output] = []
     touched: pa.RecordBatch | None = None
     for number in sorted(now.attempts):
@@ -414,7 +416,7 @@ def _decide(now: ShardState, shard: int) -> list[Output]:
 
 
 def _span(now: ShardState, attempt: Attempt) -> tuple[Window, Window] | None:
-    """The windows of an attempt's `lo` and `hi`, once all has come that it waits for.
+    """Return the windows of an attempt's `lo` and `hi`, once all has come that it waits for.
 
     A read that knows its place in the log waits for its windows, too: only the close row tells
     that the server which it read has lived on.
@@ -432,7 +434,7 @@ def _span(now: ShardState, attempt: Attempt) -> tuple[Window, Window] | None:
 
 
 def _doubt(now: ShardState, attempt: Attempt, low: Window, high: Window) -> str:
-    """Why an attempt is void; empty if it counts."""
+    """Return why an attempt is void; empty if it counts."""
     manifest, table = attempt.manifest, attempt.table
     if manifest is not None and (not manifest.server or manifest.server != high.server):
         return chunks.RESTARTED  # what the SELECT saw may not have outlived the server
@@ -447,7 +449,7 @@ def _doubt(now: ShardState, attempt: Attempt, low: Window, high: Window) -> str:
 
 
 def _forget(now: ShardState, below: bytes) -> None:
-    """Drops touches at or below the open row of the oldest window, and windows before it.
+    """Drop touches at or below the open row of the oldest window, and windows before it.
 
     A window that an attempt names is kept: the attempt is then void, and does not wait for ever.
     """

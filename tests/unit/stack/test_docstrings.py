@@ -8,7 +8,18 @@ from tests.kit.error_codes import PACKAGE
 from tests.kit.sources import parsed
 
 QUESTIONS = {"What", "Whether", "How", "Where", "Which", "Who", "Whose", "When", "Why"}
-ROOMS = ("settings", "model", "kafka", "cli", "ops", "snapshot", "connectors", "runners", "spark")
+ROOMS = (
+    "settings",
+    "model",
+    "kafka",
+    "cli",
+    "ops",
+    "snapshot",
+    "connectors",
+    "runners",
+    "spark",
+    "reconcile",
+)
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
