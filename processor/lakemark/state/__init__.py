@@ -1,1 +1,1 @@
-"""What a batch leaves behind, and what is asked of it before the next."""
+"""The state of a pipeline: what each batch leaves behind, and the changes to it between batches."""

@@ -1,4 +1,4 @@
-"""From what a batch's tasks report to the state after it; pure, so that a repeated batch agrees."""
+"""The step from a batch's reports to the state after it; pure, so that a repeated batch agrees."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,14 +64,14 @@ HINTS: Final = {
 
 @dataclass(slots=True)
 class Results:
-    """What the tasks of a step say: of stretches, of tables, and what the operator said."""
+    """The results of a step's tasks: of stretches, of tables, and the operator's outputs."""
 
     reports: list[Report] = field(default_factory=list)
     outcomes: list[TableOutcome] = field(default_factory=list)
     said: list[tuple[str, bytes]] = field(default_factory=list)
 
     def take(self, kind: str, blob: bytes) -> None:
-        """Adds one row that a task gave."""
+        """Add one row of a task."""
         if kind == REPORT:
             self.reports.append(msgspec.msgpack.decode(blob, type=Report))
         elif kind == OUTCOME:
@@ -82,7 +82,7 @@ class Results:
 
 @dataclass(slots=True)
 class News:
-    """What a batch says of snapshots.
+    """A batch's results for snapshots.
 
     Attributes:
         batch: the batch.
@@ -99,7 +99,7 @@ class News:
     sizes: list[Size] = field(default_factory=list)
 
     def held(self) -> dict[str, int]:
-        """What all shards hold together, and the largest one's state; empty without a run."""
+        """Return what the shards hold in all, and the largest state; empty without a run."""
         if not self.sizes:
             return {}
         return {
@@ -111,7 +111,7 @@ class News:
 
 @dataclass(slots=True)
 class Left:
-    """What is left to do after the reports of one step are in.
+    """The work that is left after the reports of one step are in.
 
     Attributes:
         refresh: tables whose schema must be read from the catalog again, with the columns that the
@@ -133,7 +133,7 @@ def settle(
     catalog: bool,
     forwarded: bool = False,
 ) -> Left:
-    """Takes the reports and outcomes of one step into `state`.
+    """Take the reports and outcomes of one step into `state`.
 
     Args:
         state: the state being made.
@@ -224,7 +224,7 @@ def _count(
     before: PipelineState,
     start: Offsets,
 ) -> None:
-    """Counts what the report says of its tables; events that are read again count then."""
+    """Count the events of the report's tables; events that are read again count then."""
     state.learn(report.learnt)
     for table, found in report.tables.items():
         if not table or table in state.left:
@@ -310,10 +310,11 @@ def _own_snapshots(
 
 
 def begun_anew(state: PipelineState, reports: Sequence[Report]) -> None:
-    """A connector that began without offsets may have missed changes of any table.
+    """Have all tables snapshotted again if the connector began without offsets.
 
-    Its slot is new: the first transaction of one is newer than that of the slot before. Where none
-    is known, it is newer than what was streamed before it; that of a pipeline's first slot is not.
+    Then it may have missed changes of any table. Its slot is new: the first transaction of a new
+    slot is newer than that of the slot before. Where none is known, it is newer than what was
+    streamed before it; that of a pipeline's first slot is not.
 
     Args:
         state: the state being made, with the high-waters of the batch before.
@@ -336,7 +337,7 @@ def begun_anew(state: PipelineState, reports: Sequence[Report]) -> None:
 def chunks(
     state: PipelineState, stopped: frozenset[str], said: Sequence[tuple[str, bytes]]
 ) -> News:
-    """What the operator said in a batch, with the tables' say: a chunk counts if its table streams.
+    """Return a batch's results for snapshots; a chunk counts only if its table streams.
 
     Args:
         state: the state being made, with all outcomes of the batch in it.
@@ -367,7 +368,7 @@ def chunks(
 
 
 def high_waters(state: PipelineState, reports: Sequence[Report]) -> None:
-    """Takes the partitions' new high-waters into the state."""
+    """Take the partitions' new high-waters into the state."""
     for report in sorted(reports, key=lambda one: one.first):
         water = StoredPosition(report.position.hex(), report.source_ts, report.creates)
         state.high_waters.setdefault(report.topic, {})[report.partition] = water
@@ -376,7 +377,7 @@ def high_waters(state: PipelineState, reports: Sequence[Report]) -> None:
 def start_offsets(
     before: PipelineState, end: Offsets, reports: Sequence[Report] | None = None
 ) -> Offsets:
-    """First offsets of the batch: where the one before ended, or where its records begin.
+    """Return the batch's first offsets: where the one before ended, or where its records begin.
 
     Args:
         before: the state before the batch.
@@ -399,7 +400,7 @@ def start_offsets(
 
 
 def waters_of(reports: Sequence[Report]) -> dict[tuple[str, int], StoredPosition]:
-    """High-waters at the end of the stretches that were read."""
+    """Return the high-waters at the end of the stretches that were read."""
     return {
         (report.topic, report.partition): StoredPosition(
             report.position.hex(), report.source_ts, report.creates
@@ -409,7 +410,7 @@ def waters_of(reports: Sequence[Report]) -> dict[tuple[str, int], StoredPosition
 
 
 def loads(reports: Sequence[Report]) -> Mapping[str, int]:
-    """Events per table: the load that the next batch's slots are balanced by."""
+    """Return the events per table: the load that the next batch's slots are balanced by."""
     found: dict[str, int] = {}
     for report in reports:
         for table, entry in report.tables.items():

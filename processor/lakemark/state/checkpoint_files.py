@@ -1,7 +1,7 @@
 """The files of a checkpoint, on the file system that it is on.
 
-Of a file system no more is asked than is said in `Files`: not all of Hadoop's can replace a file in
-one step. `checkpoint` makes of it files that are whole whenever a process ends.
+The file system need only do what `Files` says: not all of Hadoop's can replace a file in one step.
+`checkpoint` makes of it files that are whole whenever a process ends.
 """
 
 import os
@@ -14,29 +14,29 @@ from lakemark.errors import DependencyError, PipelineError
 
 
 class Files(Protocol):
-    """Files by their name below the checkpoint's folder.
+    """The files below the checkpoint's folder, by name.
 
     Raises (every method):
-        DependencyError: `checkpoint-unavailable`: the file system does not do what it is asked.
+        DependencyError: `checkpoint-unavailable`: the file system refuses, or does not answer.
     """
 
     def read(self, name: str) -> bytes | None:
-        """A file's bytes, None if there is none."""
+        """Return a file's bytes, None if there is none."""
 
     def create(self, name: str, blob: bytes) -> None:
-        """Writes a file to the disk, over another one if need be; not in one step."""
+        """Write a file to the disk, over another one if need be; not in one step."""
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Say whether there is such a file or folder."""
 
     def rename(self, name: str, to: str) -> bool:
-        """Gives a file a name that is free; whether that was done."""
+        """Give a file a name that is free; say whether that was done."""
 
     def delete(self, name: str) -> None:
-        """Removes a file, if there is one."""
+        """Remove a file, if there is one."""
 
     def names(self, folder: str) -> list[str]:
-        """Of what is in a folder; none if there is no such folder."""
+        """Return the names in a folder; none if there is no such folder."""
 
 
 class LocalFiles:
@@ -99,7 +99,7 @@ class LocalFiles:
 
 
 def require_folder(path: Path) -> None:
-    """Makes a local checkpoint's folder where there is none.
+    """Make a local checkpoint's folder where there is none.
 
     Raises:
         PipelineError: `checkpoint-unwritable`: it cannot be made, or lakemark may not write there.
@@ -121,7 +121,7 @@ def require_folder(path: Path) -> None:
 
 
 def unavailable(path: str, reason: str) -> DependencyError:
-    """The file system does not do what it is asked."""
+    """Return the error for a file system that refuses, or does not answer."""
     return DependencyError(
         f"the checkpoint {path} cannot be used: {reason}",
         code="checkpoint-unavailable",

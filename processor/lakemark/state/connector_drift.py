@@ -70,14 +70,14 @@ class Watch:
         self.changed: tuple[str, ...] = ()
 
     def require_same(self) -> None:
-        """Raises `ChangedError` once the connector was seen to differ."""
+        """Raise `ChangedError` once the connector was seen to differ."""
         if self.changed:
             log.warning("connector.changed", settings=list(self.changed))
             raise ChangedError
 
     @contextmanager
     def running(self) -> Iterator["Watch"]:
-        """Looks while the block runs."""
+        """Look while the block runs."""
         threading.Thread(target=self._run, name="connector", daemon=True).start()
         try:
             yield self
@@ -92,7 +92,7 @@ class Watch:
                 log.exception("connector.internal_error", retried=True)
 
     def look(self) -> None:
-        """Looks once. A connector that cannot be asked is taken for unchanged."""
+        """Look once. A connector that cannot be asked is taken for unchanged."""
         try:
             now = connectors.read(self._config)
         except LakemarkError as error:
@@ -103,7 +103,7 @@ class Watch:
             self._look_at_columns()
 
     def _look_at_columns(self) -> None:
-        """An event does not say how a column is written. What is not captured has no events."""
+        """Look how the captured columns are written now: no event says it."""
         connector, captured = self._connector, self._connector.tables
         modes = HandlingModes.from_connector(connector.settings)
         names = [table for table in self._forms.tables if table in captured]
@@ -122,7 +122,7 @@ def agree(
     connector: Connector,
     schemas: Mapping[str, TableSchema],
 ) -> Forms:
-    """Before the query starts: what the checkpoint was read by agrees with the connector, or will.
+    """Make the checkpoint agree with the connector before the query starts.
 
     Order: the tables concerned are marked by control records, then the settings are remembered; so
     a crash between the two marks them once more.
@@ -160,7 +160,7 @@ def agree(
 
 
 def _agree_on_columns(config: Config, checkpoint: Checkpoint, now: encoding.Written) -> Forms:
-    """Tables, and columns, that the catalog does not have at the moment are as they were."""
+    """Compare how columns are written; those that the catalog lacks stay as they were."""
     state, before = checkpoint.newest(), checkpoint.written()
     gone = {t: dict.fromkeys(names, encoding.GONE) for t, names in state.ignorable.items()}
     known = {t: {**before.get(t, {}), **gone.get(t, {})} for t in {*before, *gone}}
@@ -180,7 +180,7 @@ def _agree_on_columns(config: Config, checkpoint: Checkpoint, now: encoding.Writ
 
 
 def _known(state: PipelineState) -> set[str]:
-    """Tables that have rows, also those that the configuration does not name at the moment."""
+    """Return tables that have rows, also those that the configuration does not name now."""
     return {*state.tables, *state.left}
 
 

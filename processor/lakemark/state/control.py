@@ -1,4 +1,4 @@
-"""The control records: what a person asks of tables, written; those of a batch, read.
+"""The control records: people's commands for tables, written; those of a batch, read.
 
 The driver reads them by offset, so that a repeated batch reads the same ones.
 """
@@ -28,7 +28,7 @@ PARTITION: Final = 0  # the control topic has one: its records have one order
 def write(
     config: Config, kind: str, table: str = "", more: Mapping[str, object] | None = None
 ) -> str:
-    """Writes one record, acknowledged by all replicas, and returns its id.
+    """Write one record, acknowledged by all replicas, and return its id.
 
     Args:
         config: says which pipeline.
@@ -47,7 +47,7 @@ def write(
 
 
 def say(config: Config, said: Sequence[tuple[str, str, Mapping[str, object]]]) -> None:
-    """Writes several records in their order: type, table and other fields of each.
+    """Write several records in their order: type, table and other fields of each.
 
     Raises:
         DependencyError: the brokers are away; the same can be said again.
@@ -57,7 +57,7 @@ def say(config: Config, said: Sequence[tuple[str, str, Mapping[str, object]]]) -
 
 
 def resnapshot(config: Config, tables: Iterable[str], reason: str) -> None:
-    """Says of tables that they are to be snapshotted again, and why.
+    """Write records that tables are to be snapshotted again, and why.
 
     Raises:
         DependencyError: the brokers are away; the same can be said again.
@@ -68,10 +68,10 @@ def resnapshot(config: Config, tables: Iterable[str], reason: str) -> None:
 
 
 def _made(kind: str, table: str, more: Mapping[str, object]) -> Record:
-    """A new record; a field that its type does not have is a mistake of ours.
+    """Return a new record.
 
     Raises:
-        msgspec.ValidationError: another mistake of ours.
+        msgspec.ValidationError: a field that its type does not have, or another defect of lakemark.
     """
     made = {"id": str(uuid.uuid4()), "ts_ms": time.time_ns() // 1_000_000}
     record = converted({"type": kind, "table": table, **made, **more})
@@ -82,7 +82,7 @@ def _made(kind: str, table: str, more: Mapping[str, object]) -> Record:
 
 
 def require(config: Config, *topics: str) -> None:
-    """Refuses to write to topics that are not there: it may create them with wrong settings.
+    """Refuse to write to topics that are not there: it may create them with wrong settings.
 
     Raises:
         PipelineError: at least one is not.
@@ -99,7 +99,7 @@ def require(config: Config, *topics: str) -> None:
 
 
 def read(config: Config, start: int, end: int) -> list[dict[str, Any]]:
-    """Control records from offset `start` to before `end`, in order; unreadable ones are skipped.
+    """Read control records from offset `start` to before `end`, in order; skip unreadable ones.
 
     Raises:
         DependencyError: the broker did not give them within ``kafka.timeout``.

@@ -1,4 +1,4 @@
-"""What a batch's control records do to the tables' states; see `model.control`.
+"""The effects of a batch's control records on the tables' states; see `model.control`.
 
     type                does
     ------------------  -----------------------------------------------------------------------
@@ -49,7 +49,7 @@ _SHOWN: Final = 500  # characters of a reason that are kept
 
 
 def decoded(value: bytes | None) -> dict[str, Any] | None:
-    """What a record of the control topic holds; None if it is no JSON object. Never raises."""
+    """Decode a record of the control topic; None if it is no JSON object. Never raises."""
     try:
         found = msgspec.json.decode(value or b"null")
     except (ValueError, ArithmeticError, RecursionError):
@@ -66,7 +66,7 @@ def guarded(
     note: Callable[[Mark | None], None],
     process: str = handling.PROCESS,
 ) -> list[dict[str, Any]]:
-    """Carries the records out, but for commands over which a process has ended twice.
+    """Carry the records out, but for commands over which a process has ended twice.
 
     The mark is written where there are commands of people, which is seldom; see `handling`.
 
@@ -100,7 +100,7 @@ def guarded(
 
 
 def _usable(records: Iterable[dict[str, Any]]) -> Iterator[Record]:
-    """The records of types that are known, whose fields are of the right types."""
+    """Yield the records of known types whose fields are of the right types."""
     for record in records:
         try:
             yield control.converted(record)
@@ -110,7 +110,7 @@ def _usable(records: Iterable[dict[str, Any]]) -> Iterator[Record]:
 
 
 def is_command(record: Mapping[str, Any]) -> bool:
-    """Whether a record asks for something of the tables; the others are of snapshots."""
+    """Say whether a record asks for something of the tables; the others are of snapshots."""
     kind = record.get("type")
     return isinstance(kind, str) and kind in control.COMMANDS
 
@@ -124,7 +124,7 @@ def carry_out(
     refresh: Refresh,
     can_fill: Callable[[str, TableState], bool] = lambda _, entry: entry.can_fill(),
 ) -> None:
-    """Does what the records ask for, one after the other.
+    """Carry out the records, one after the other.
 
     Args:
         records: as `control.read` gives them.
@@ -177,21 +177,21 @@ def _pause(state: PipelineState, table: str, *, start: Offsets, before: Pipeline
 
 
 def _is_meant(entry: TableState | None, code: str | None) -> bool:
-    """Whether a command that names a code finds the table stopped for it still."""
+    """Say whether a table is still stopped for the code that a command names, if it names one."""
     if not code:
         return True
     return entry is not None and entry.state == tables.ERRORED and entry.code == code
 
 
 def _runs(entry: TableState | None, code: str | None) -> bool:
-    """Whether a table may be made anew without a person's word."""
+    """Say whether a table may be made anew without a person's command."""
     if code:
         return _is_meant(entry, code)
     return entry is not None and entry.runs()
 
 
 def _doubt(state: PipelineState, table: str, reason: str | None) -> None:
-    """Any row may be wrong; of a table of which nothing came yet, if a run may be reading it."""
+    """Note that any row may be wrong; of an unknown table, only while a run may be reading it."""
     left = state.left.get(table)
     entry = left.entry if left else state.tables.get(table)
     if entry is None and state.runs:
@@ -207,7 +207,7 @@ def _fill(
     record: TableFill,
     can_fill: Callable[[str, TableState], bool],
 ) -> None:
-    """What older rows have in columns; where the table cannot get it any more, it is read again."""
+    """Note the values that older rows get; a table that cannot take them is read again."""
     table, fills = record.table, record.fills
     entry = state.tables.get(table)
     if entry is None or not fills or not can_fill(table, entry):
@@ -220,7 +220,7 @@ def _fill(
 
 
 def make_up_for(record: Mapping[str, Any], state: PipelineState) -> None:
-    """What a command that is left out was to mend is mended by reading the table again."""
+    """Have a table read again where the command that is left out was to mend it."""
     table = record.get("table")
     if record.get("type") == "table-fill" and isinstance(table, str):
         _doubt(state, table, "older rows lack columns")
@@ -229,7 +229,7 @@ def make_up_for(record: Mapping[str, Any], state: PipelineState) -> None:
 def _stop(
     state: PipelineState, record: TableStop, *, start: Offsets, before: PipelineState
 ) -> None:
-    """Something about the source stops a table. A person's word stays, and so do those left out."""
+    """Stop a table because of its source; a person's pause stays, and so do tables left out."""
     table, reason = record.table, record.reason or ""
     entry = state.tables.get(table)
     if table in state.left or (entry is not None and entry.state == PAUSED):
@@ -280,7 +280,7 @@ def _rebuild(
 
 
 def _read(state: PipelineState, record: TableRead) -> None:
-    """Rows were read again; a table of which all were, and that has none, is known from then on."""
+    """Note that rows were read again; a table without rows is known once it was read in full."""
     table, keys = record.table, record.keys
     until = -1 if record.until is None else record.until
     entry = state.tables.get(table)
@@ -297,7 +297,7 @@ def first_state(
     control: int,
     places: Offsets,
 ) -> PipelineState:
-    """What a new checkpoint begins with: what people asked for, and have not taken back.
+    """Return the state of a new checkpoint: the pauses that people asked for and did not take back.
 
     Done again, old records would arm runs that are over and resume or skip what is no longer the
     same. Two things outlive the checkpoint that they were said to: a table that was paused stays

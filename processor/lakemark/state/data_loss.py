@@ -1,4 +1,4 @@
-"""What Kafka no longer has of the change topics, found before anything is read.
+"""The records of change topics that Kafka has lost, found before anything is read.
 
 Pure. Spark alone compares offsets: a topic that was deleted and made again is read on from the old
 offset, without a word, as soon as it has more records than that. So the ids of the topics are
@@ -31,7 +31,7 @@ CONTROL_LOST: Final = "control-lost"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the brokers have of some topics: ids, and the first and the end offset by partition."""
+    """Topics as the brokers have them: ids, and the first and the end offset by partition."""
 
     ids: Mapping[str, str]
     first: Offsets
@@ -56,7 +56,7 @@ class Gap:
 
 
 def gaps(state: PipelineState, known: Mapping[str, str], held: Held) -> list[Gap]:
-    """The gaps between where the pipeline stands and what the brokers have, by topic.
+    """Return the gaps between the pipeline's place and the brokers' records, by topic.
 
     Args:
         state: the newest state.
@@ -76,7 +76,7 @@ def gaps(state: PipelineState, known: Mapping[str, str], held: Held) -> list[Gap
 def _wanted(
     offsets: Mapping[int, int], topic: str, carried: Iterable[TableState]
 ) -> dict[int, int]:
-    """The next offset wanted of each partition: tables that stopped want what lies before."""
+    """Return the next offset to read of each partition: stopped tables need earlier ones."""
     wanted = dict(offsets)
     for entry in carried:
         for partition, offset in entry.progress.from_offsets.get(topic, {}).items():
@@ -87,7 +87,7 @@ def _wanted(
 
 
 def before_anything(begun: Offsets, held: Held) -> str:
-    """Why a first batch that was planned, and never committed, cannot be read; empty if it can."""
+    """Return why a first batch, planned but not committed, cannot be read; empty if it can."""
     for topic, offsets in sorted(begun.items()):
         for partition, offset in sorted(offsets.items()):
             first = held.first.get(topic, {}).get(partition)
@@ -119,7 +119,7 @@ def _gap(
 
 
 def _lost(place: str, offset: int, first: int, end: int | None) -> tuple[str, str] | None:
-    """What is missing of a partition that is to be read from this offset on."""
+    """Return the code and reason of a partition's loss, if it is to be read from this offset on."""
     if offset > 0 and end is None:
         return DELETED, f"the partition {place} does not exist any more"
     if end is not None and offset > end:
@@ -135,12 +135,12 @@ def _lost(place: str, offset: int, first: int, end: int | None) -> tuple[str, st
 
 
 def own_gaps(offsets: Offsets, known: Mapping[str, str], held: Held) -> list[Gap]:
-    """As `gaps`, of lakemark's own topics, which carry no tables.
+    """Return the same as `gaps` for lakemark's own topics, which carry no tables.
 
     Args:
-        offsets: the next offset wanted, by topic and partition.
+        offsets: the next offset to read, by topic and partition.
         known: ids of the topics as they were when they were read.
-        held: what the brokers have of them.
+        held: these topics as the brokers have them.
     """
     found = []
     for topic, wanted in sorted(offsets.items()):
@@ -156,13 +156,13 @@ def begin_again(
     *,
     anew: Collection[str] = (),
 ) -> None:
-    """Lets the state go on at these offsets of some topics, whatever it was at.
+    """Let the state go on at these offsets of some topics, whatever it was at.
 
     Args:
         state: is changed.
         topics: where they go on; one without offsets is read no more.
-        anew: those of them that are other topics than were read, though of the same name: what was
-            said of their offsets is true of none of theirs. Their records are of the newest epoch.
+        anew: those of them that are other topics of the same name than were read: the offsets noted
+            for the old ones mean nothing in them. Their records are of the newest epoch.
     """
     for topic, first in topics.items():
         old = state.offsets.get(topic, {})

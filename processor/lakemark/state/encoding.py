@@ -1,4 +1,4 @@
-"""What the meaning of events depends on beside their text: settings, and types of columns; pure.
+"""The encoding of events that their text does not show: settings, and types of columns; pure.
 
 No event says by which of these settings it was written. Around a change of them some are read in
 the wrong way, whatever is done: those written before it and read after it, or those written after
@@ -29,14 +29,14 @@ _WHOLE: Final = dict.fromkeys(("int8", "int16", "int32", "int64"), "integer")
 
 
 def of(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings concerned, as far as they are set."""
+    """Return the settings that encode values, as far as they are set."""
     return {name: settings[name] for name in (*SOURCE, *SETTINGS) if name in settings}
 
 
 def changed(
     before: Mapping[str, str], now: Mapping[str, str], names: Iterable[str] | None = None
 ) -> list[str]:
-    """Settings that differ, by name; of these names, or of all."""
+    """Return the names of settings that differ: of these names, or of all."""
     wanted = {*before, *now} if names is None else names
     return sorted(name for name in wanted if before.get(name) != now.get(name))
 
@@ -47,7 +47,7 @@ def concerned(
     before: Mapping[str, TableSchema],
     now: Mapping[str, TableSchema],
 ) -> list[str]:
-    """The tables that may hold rows which were read in the wrong way.
+    """Return the tables that may hold rows which were read in the wrong way.
 
     Args:
         tables: all that there are.
@@ -65,12 +65,12 @@ def concerned(
 
 
 def _unseen(modes: HandlingModes) -> tuple[object, ...]:
-    """What no schema shows: all texts of bytes and all forms of decimals are of one type each."""
+    """Return modes that no schema shows: all texts of bytes and forms of decimals are alike."""
     return modes.binary, modes.decimal_format, modes.placeholder
 
 
 def written(schemas: Mapping[str, TableSchema]) -> Written:
-    """How the values of each column are written, as a text that differs where it matters."""
+    """Return how the values of each column are written, as a text that differs where it matters."""
     return {
         table: {column.name: _form(column) for column in schema.columns}
         for table, schema in schemas.items()
@@ -78,7 +78,7 @@ def written(schemas: Mapping[str, TableSchema]) -> Written:
 
 
 def rewritten(before: Written, now: Written) -> list[str]:
-    """The tables of which a column, now as before of this name, is written in another way."""
+    """Return the tables with a column that is still there but written in another way."""
     return sorted(
         table
         for table, columns in now.items()
@@ -87,20 +87,21 @@ def rewritten(before: Written, now: Written) -> list[str]:
 
 
 class Forms:
-    """How columns' values were written when the catalog first knew them; any thread may ask.
+    """The forms of columns' values as the catalog first had them; any thread may ask.
 
-    Whoever reads the catalog to decode by it shows it here first. So what differs from what was
-    decoded by before is not missed, even where the catalog is asked for another column's sake.
+    A schema of the catalog is shown here before events are decoded by it. So a difference from the
+    form that earlier events were decoded by is not missed, even where the catalog is asked for
+    another column's sake.
     """
 
     def __init__(
         self, before: Written | None = None, note: Callable[[Written], None] = lambda _: None
     ) -> None:
-        """A description.
+        """Begin with the forms of an earlier run.
 
         Args:
             before: how columns are known to be written.
-            note: remembers more of them, for the next run.
+            note: stores more of them, for the next run.
         """
         self._before = {table: dict(columns) for table, columns in (before or {}).items()}
         self._note, self._lock = note, threading.Lock()
@@ -108,13 +109,13 @@ class Forms:
 
     @property
     def tables(self) -> list[str]:
-        """All that are known."""
+        """Return all tables that are known."""
         with self._lock:
             return sorted(self._before)
 
     @property
     def differ(self) -> tuple[str, ...]:
-        """Tables of which a column is written in another way than before, or is there again."""
+        """Return the tables of which a column is written in another way, or is there again."""
         with self._lock:
             return tuple(sorted(self._differ))
 
@@ -123,7 +124,7 @@ class Forms:
         schemas: Mapping[str, TableSchema],
         wanted: Mapping[str, Iterable[str]] | None = None,
     ) -> None:
-        """What the catalog says now.
+        """Take in the catalog's schemas.
 
         Args:
             schemas: by table.
@@ -143,7 +144,7 @@ class Forms:
 
 
 def _form(column: Column) -> str:
-    """Of integers of all widths one form, and of texts of all lengths: a value says it all.
+    """Return the form of a column's values: one for integers of all widths, one for all texts.
 
     A type's modifier changes rows without an event: a char(n) is padded, a time is rounded.
     """

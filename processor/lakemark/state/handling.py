@@ -24,13 +24,13 @@ HINT: Final = "it is left out and the pipeline goes on; please report it with th
 
 
 class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is being handled.
+    """The mark of records that are being handled.
 
     Attributes:
         places: of the records.
-        process: which one handles them; empty = nobody at the moment, they wait.
+        process: the one that handles them; empty = nobody at the moment, they wait.
         deaths: how often a process has ended over them before.
-        left: places of records that are left out of what is handled with these.
+        left: places of records beside these that are left out.
     """
 
     places: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What is known of records that are to be handled now.
+    """The past of records that are to be handled now.
 
     Attributes:
         deaths: how often a process has ended over them.

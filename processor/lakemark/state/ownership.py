@@ -1,4 +1,4 @@
-"""Which of several processes runs the pipeline: one, and the others stand by.
+"""The ownership of a pipeline: one of several processes runs it, and the others stand by.
 
 Two things decide, for two reasons:
 
@@ -41,7 +41,7 @@ _AGAIN_S: Final = 1.0
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Who runs the pipeline.
+    """The process that runs the pipeline.
 
     Attributes:
         token: of this very process.
@@ -57,17 +57,17 @@ class Owner(msgspec.Struct, frozen=True):
     begun: str = ""
 
     def is_dead(self) -> bool:
-        """Whether it ran on this machine, and runs no more: nobody has to wait for the brokers."""
+        """Say whether it ran on this machine and has ended: the brokers need not be waited for."""
         return self.host == _host() and self.begun != _begun(self.pid)
 
 
 def this_process() -> Owner:
-    """A new token for this process."""
+    """Return a new token for this process."""
     return Owner(uuid.uuid4().hex, _host(), os.getpid(), _begun(os.getpid()))
 
 
 def superseded(by: Owner | None) -> DependencyError:
-    """Somebody else runs the pipeline now."""
+    """Return the error for a pipeline that another process runs now."""
     where = f"process {by.pid} on {by.host.partition('/')[0]}" if by else "another process"
     return DependencyError(
         f"{where} has taken over this pipeline",
@@ -86,7 +86,7 @@ def _host() -> str:
 
 
 def _begun(pid: int) -> str:
-    """When a process was started, in clock ticks since the boot; "" if none runs."""
+    """Return when a process was started, in clock ticks since the boot; "" if none runs."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -110,11 +110,11 @@ class Turn:
 
     @property
     def held(self) -> bool:
-        """Whether the brokers have given this process the pipeline."""
+        """Say whether the brokers have given this process the pipeline."""
         return self._held.is_set()
 
     def __enter__(self) -> Self:
-        """Joins, in a thread of its own."""
+        """Join the queue, in a thread of its own."""
         self._thread.start()
         return self
 
@@ -124,7 +124,7 @@ class Turn:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Leaves."""
+        """Leave the queue."""
         self._over.set()
         self._thread.join(SESSION_MS / 1000)
 
@@ -157,7 +157,7 @@ class Turn:
                 pass
 
     def _stand(self) -> None:
-        """In the queue until the end, or an error."""
+        """Stand in the queue until the end, or an error."""
         admission = client_errors.Admission()
         consumer = Consumer(
             {
@@ -215,10 +215,10 @@ def _explained(config: Config, error: KafkaError) -> LakemarkError:
 
 
 def decode(blob: bytes | None) -> Owner | None:
-    """The owner that the checkpoint names, if any."""
+    """Return the owner in the checkpoint's record, if any."""
     return msgspec.json.decode(blob, type=Owner) if blob else None
 
 
 def encode(owner: Owner) -> bytes:
-    """Inverse of `decode`."""
+    """Invert `decode`."""
     return msgspec.json.encode(owner)

@@ -1,4 +1,4 @@
-"""The policies of the tables as they are now: what each makes of a change of its source."""
+"""The policies of the tables as they are now, applied to changes of their sources."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
@@ -17,7 +17,7 @@ from lakemark.state.tables import PipelineState
 
 
 def readable(now: SourceFacts, keys: SourceKeys) -> set[str]:
-    """Return the tables against a snapshot of which the catalog says nothing.
+    """Return the tables whose snapshots nothing in the catalog speaks against.
 
     Args:
         now: the catalog.
@@ -50,7 +50,7 @@ def can_rebuild(config: Config, connector: Connector, table: str) -> bool:
 
 
 class Policies:
-    """What the policies of tables say.
+    """The policies of tables.
 
     Args:
         config: has them.
@@ -65,7 +65,7 @@ class Policies:
         self.readable: Collection[str] = ()
 
     def outcome(self, table: str, kind: Kind) -> Outcome:
-        """What a table's policy makes of a change."""
+        """Return the outcome of a change by the table's policy."""
 
         def policy_of(name: str) -> SchemaPolicy:  # one that is being made gets what comes
             is_made = self._is_made(name) and kind not in CODES.values()
@@ -77,11 +77,11 @@ class Policies:
         return outcome_of(policy_of, is_automatic)(table, kind)
 
     def judged(self, changes: Iterable[Difference]) -> list[Difference]:
-        """Differences of the catalog as the policies have them."""
+        """Return the catalog's differences as the policies have them."""
         return [*judged(changes, self.outcome, self._has_column)]
 
     def late(self, waiting: Iterable[Difference], state: PipelineState) -> Iterator[Difference]:
-        """What had to wait, as the policies of now have it; not of a table made anew since."""
+        """Yield differences that had to wait, by the present policies; not of tables made anew."""
         for change in waiting:
             entry, kind = state.tables.get(change.table), KINDS[change.kind]
             if change.table in state.left:
@@ -103,7 +103,7 @@ class Policies:
         return entry is not None and bool(entry.files.rebuild)
 
     def _has_column(self, table: str, column: str) -> bool:
-        """Whether a table of the lake has a column, or may get it; yes if nobody knows."""
+        """Say whether a table of the lake has a column, or may get it; yes if that is unknown."""
         lake = self._config.lake
         try:
             reader = formats.format_of(lake).reader_of(folder_of(lake, table), lake.options())

@@ -16,15 +16,15 @@ PAGE_PREFIX: Final = b"_page/"
 
 
 class ProgressRecord(Protocol):
-    """What is read of a record."""
+    """The part of a record that is read here."""
 
     @property
     def key(self) -> bytes | None:
-        """The table, or who else."""
+        """The table, or the name of a record of the pipeline's own."""
 
     @property
     def value(self) -> bytes | None:
-        """JSON; None takes back what was said before."""
+        """JSON; None takes back the record before."""
 
 
 class Captured(msgspec.Struct, frozen=True):
@@ -48,22 +48,22 @@ class Kept(msgspec.Struct):
     unreadable: tuple[str, ...] = ()
 
     def captured(self) -> tuple[str, ...]:
-        """Tables that the query is for; none where the pipeline has never said so."""
+        """Return the tables that the query is for; none where they were not recorded."""
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
             return msgspec.json.decode(self.others.get(CAPTURED, b""), type=Captured).tables
         return ()
 
 
 def is_own(key: bytes) -> bool:
-    """Whether a record is the pipeline's own or a run's, and not a table's.
+    """Say whether a record is the pipeline's own or a run's, and not a table's.
 
-    Names of tables have a dot, also those that begin with an underscore; words of ours have none.
+    Names of tables have a dot, also those that begin with an underscore; names of ours have none.
     """
     return key.startswith((RUN_PREFIX, PAGE_PREFIX)) or (key.startswith(b"_") and b"." not in key)
 
 
 def record_of(table: str, state: PipelineState) -> bytes | None:
-    """Value of a table's record; None if it is none of the pipeline's any more."""
+    """Return the value of a table's record; None if it has left the pipeline."""
     entry = state.tables.get(table)
     if entry is None:
         return None
@@ -72,7 +72,7 @@ def record_of(table: str, state: PipelineState) -> bytes | None:
 
 
 def kept(records: Iterable[ProgressRecord]) -> Kept:
-    """What the records say together, read in their order."""
+    """Return the newest value of every key, of records read in their order."""
     found, unreadable = Kept({}, {}), dict[str, None]()
     for record in records:
         if record.key is None:
@@ -95,7 +95,7 @@ def kept(records: Iterable[ProgressRecord]) -> Kept:
 
 
 def tables_of(newest: Mapping[bytes, bytes]) -> dict[str, TableState]:
-    """The tables' states among the newest value of each key; those that are none are left out."""
+    """Return the tables' states in the newest value of each key; unreadable ones are left out."""
     found = {
         key.decode(errors="replace"): _entry(v) for key, v in newest.items() if not is_own(key)
     }

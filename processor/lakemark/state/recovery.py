@@ -1,16 +1,16 @@
-"""Kafka's topics against what the checkpoint says was read of them; the rules are in `data_loss`.
+"""Kafka's topics against the checkpoint's record of what was read; the rules are in `data_loss`.
 
 topic           that lost records, or is another one than was read
 --------------  ----------------------------------------------------------------------------------
 change topic    the start is refused, until `lakemark recover --resnapshot` names its tables; tables
                 that the configuration names again are marked without being asked for
 `…control`      the start is refused, until `lakemark recover --control`: commands of a person may
-                be among what is gone. What the coordinator wrote it says again at every start.
+                be among the lost records. The coordinator writes its own again at every start.
 `…chunks`       it begins again: attempts under way are void after every start, and their chunks
                 are read again
 
-A new checkpoint begins at the end of the control topic: what stands there was done by a checkpoint
-that is no more. What stays of it: see `control_records.first_state`.
+A new checkpoint begins at the end of the control topic: the records there were carried out by a
+checkpoint that is no more. `control_records.first_state` keeps some of their effects.
 """
 
 from collections.abc import Iterable
@@ -45,9 +45,9 @@ SHOWN: Final = 3  # reasons in one message
 
 
 def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> PipelineState:
-    """Before the query starts: no gap, or only gaps that may be gone over; see the table above.
+    """Find gaps before the query starts, and go over those that may be; see the table above.
 
-    What the configuration no longer names is left out, what it names again is taken back.
+    Tables that the configuration no longer names are left out, those named again are taken back.
 
     Returns:
         The state to go on from: the topics with gaps begin again at their first offset.
@@ -97,7 +97,7 @@ def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> Pip
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What a start changes of the checkpoint."""
+    """The changes that a start makes to the checkpoint."""
 
     wanted: Wanted
     changed: Changed
@@ -107,7 +107,7 @@ class _Work:
     control: str
 
     def topics(self, state: PipelineState, late: Offsets) -> Offsets:
-        """Where the query goes on, of the topics of which it does so elsewhere than it stopped."""
+        """Return the offsets of topics in which the query goes on elsewhere than it stopped."""
         topics: Offsets = {topic: {} for topic in self.changed.topics_left}
         topics |= {topic: state.offsets[topic] for topic in self.changed.topics_back}
         topics |= late
@@ -117,7 +117,7 @@ class _Work:
         return {gap.topic: self.held.first.get(gap.topic, {}) for gap in found}
 
     def change(self, state: PipelineState) -> None:
-        """The state after a batch, as the query goes on from it."""
+        """Change the state after a batch to the one that the query goes on from."""
         selection.select(state, self.wanted)
         anew = {gap.topic for gap in self.found if gap.code != EXPIRED}
         data_loss.begin_again(state, self._first(*self.found), anew=anew)
@@ -129,7 +129,7 @@ class _Work:
             state.control = self.held.first[self.control][control.PARTITION]
 
     def say(self, topics: Offsets) -> None:
-        """What an operator may ask about later."""
+        """Log changes that an operator may ask about later."""
         for name in self.changed.left:
             log.warning("table.left_out", table=name)
         for name in self.changed.back:
@@ -145,7 +145,7 @@ class _Work:
 
 
 def _begins_late(state: PipelineState, late: Iterable[str], held: Held) -> Offsets:
-    """First offsets of topics never read, where records are gone: Spark takes that for a loss.
+    """Return first offsets of topics never read whose first records are gone: for Spark, a loss.
 
     Rows that the source had before are in no table yet: they come with the first snapshot.
     """
@@ -165,7 +165,7 @@ def _refuse(
     records: Iterable[dict[str, Any]],
     control_topic: str,
 ) -> None:
-    """Stops what only a person may let go on, unless a control record says that one has."""
+    """Refuse gaps that only a person may let go on, unless a control record has let them."""
     said = list(records)
     lost = next((gap for gap in own if gap.topic == control_topic), None)
     if lost is not None and not any(r.get("type") == data_loss.CONTROL_LOST for r in said):
@@ -177,7 +177,7 @@ def _refuse(
 
 
 def still_there(config: Config, checkpoint: Checkpoint, state: PipelineState) -> set[str]:
-    """While the query runs: the topics are those that it began with; new ones are remembered.
+    """Check that the query's topics are still those it began with, and remember new ones.
 
     Returns:
         The topics that were looked at; also those that do not exist, of which nothing is lost.
@@ -197,7 +197,7 @@ def still_there(config: Config, checkpoint: Checkpoint, state: PipelineState) ->
 
 
 def remember(config: Config, checkpoint: Checkpoint, topics: Iterable[str]) -> None:
-    """Notes the ids of topics that are new, before anything of a batch that has them is done.
+    """Store the ids of new topics, before anything of a batch that has them is done.
 
     However soon the process ends, the next one finds out if they are others by then.
 
@@ -215,7 +215,7 @@ def _ids(config: Config, topics: Iterable[str]) -> dict[str, str]:
 
 
 def _first_state(config: Config) -> PipelineState:
-    """What a new checkpoint begins with, by what the own topics have kept of the one before."""
+    """Return the state of a new checkpoint, by the topics' records of the one before."""
     with brokers.Cluster(config) as cluster:
         place = config.topics.control, control.PARTITION
         start, end = (

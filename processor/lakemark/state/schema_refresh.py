@@ -1,8 +1,8 @@
 """The catalog asked again, for tables whose records do not fit their schema as it was last read.
 
-What is asked may be away. Then those tables wait as `errored`, tried again by themselves, and the
-others go on: nothing of this ends a batch. Between two failures some time passes in which nobody
-is asked, so that a database that does not answer costs the log a connection's timeout now and then.
+The database may be away. Then those tables wait as `errored`, tried again by themselves, and the
+others go on: nothing of this ends a batch. Between two failures some time passes without a
+question, so that a database that does not answer costs the log a connection's timeout now and then.
 Any other table that is retried waits as well between two tries: each reads a slice of its topics
 again, while all tables wait for the batch.
 """
@@ -35,14 +35,14 @@ MADE_ANEW: Final = (
 
 
 class Catalog(Protocol):
-    """Where schemas of plain JSON tables come from."""
+    """The source of plain JSON tables' schemas."""
 
     def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
-        """Schemas of the named tables, or of all; tables it does not know are absent."""
+        """Return schemas of the named tables, or of all; tables it does not know are absent."""
 
     @property
     def live(self) -> bool:
-        """Whether asking again can give another answer."""
+        """Say whether asking again can give another answer."""
 
 
 @dataclass(slots=True)
@@ -51,11 +51,11 @@ class Refresh:
 
     Attributes:
         catalog: is asked.
-        schemas: by table, as last read: what is read is put there.
-        forms: hears of it before.
+        schemas: by table, as last read: new ones are put there.
+        forms: is told of new schemas first.
         clock: seconds that only grow.
-        read: tables that were read again and have not been read from Kafka since: what does not
-            fit now never will.
+        read: tables that were read again and have not been read from Kafka since: records that do
+            not fit now never will.
     """
 
     catalog: Catalog
@@ -69,16 +69,16 @@ class Refresh:
     _waits_s: dict[str, float] = field(default_factory=dict)
 
     def retries(self, table: str, entry: TableState) -> bool:
-        """Whether an errored table is to be tried again by the batch that begins."""
+        """Say whether an errored table is to be tried again by the batch that begins."""
         if entry.state != tables.ERRORED or not entry.retried or self._waits(entry):
             return False
         return self.clock() >= self._held.get(table, 0.0)
 
     def is_back(self, table: str, entry: TableState) -> bool:
-        """Whether the catalog knows a table now that had stopped for want of a schema.
+        """Say whether the catalog knows a table now that had stopped for want of a schema.
 
-        It had events and was not there, so it is another one now than these are of. Asked later and
-        later, as long as it is not.
+        It had events and was not there, so it is another table now than that of these events. The
+        catalog is asked for it at growing intervals, as long as it is not there.
         """
         if entry.state != tables.ERRORED or entry.code != UNKNOWN or not self.catalog.live:
             return False
@@ -98,9 +98,9 @@ class Refresh:
         return table in found
 
     def put_off(self, state: PipelineState, before: PipelineState, *, batch_s: float) -> None:
-        """Tables that failed again in this batch are not tried with every batch that follows.
+        """Let some batches pass before tables are tried again that failed again in this one.
 
-        Nor is one that waits until the catalog has been looked at: the look says that it goes on.
+        The same holds for a table that waits for a look at the catalog: the look lets it go on.
 
         Args:
             state: the state being made.
@@ -115,16 +115,16 @@ class Refresh:
                 self._held[table] = self.clock() - batch_s + RETRY_S
 
     def _waits(self, entry: TableState) -> bool:
-        """Whether a table waits for the catalog, and it is not to be asked yet."""
+        """Say whether a table waits for the catalog, and it is not to be asked yet."""
         failure = self._failure
         return failure is not None and entry.code == failure.code and not self._due()
 
     def verified(self, names: frozenset[str]) -> frozenset[str]:
-        """Those of the tables whose records are to be judged by the schemas as they are."""
+        """Return those of the tables whose records are judged by the schemas as they are."""
         return names & self.read if self.catalog.live else names
 
     def __call__(self, state: PipelineState, needed: Mapping[str, set[str]]) -> None:
-        """Reads what is missing; tables that are known then catch up, the others stay errored.
+        """Read missing schemas; tables that are known then catch up, the others stay errored.
 
         Columns that the records have and the catalog no longer has are left out from then on. A
         failure of any kind is the tables' own, and is retried.
@@ -148,7 +148,7 @@ class Refresh:
                 self._known(state, table, unknown)
 
     def learn(self, read: Mapping[str, TableSchema]) -> None:
-        """Tables that snapshots have read about, and the stream has not asked for.
+        """Take in schemas that snapshots have read, of tables that the stream has not asked for.
 
         A record's own schema does not tell which columns are char(n): without the catalog's, an
         event would have another key than the row of a chunk.
@@ -159,9 +159,9 @@ class Refresh:
             self.schemas.update(new)
 
     def again(self, table: str) -> None:
-        """Before a table goes on because a person says so: its columns may have been mended.
+        """Read a table's schema again before a person lets it go on: its columns may be mended.
 
-        If the catalog cannot be asked, what was read last holds.
+        If the catalog cannot be asked, the schema that was read last holds.
         """
         if not self.catalog.live:
             return
@@ -199,7 +199,7 @@ class Refresh:
 
 
 def _wait(entry: TableState, table: str, failure: LakemarkError) -> None:
-    """The table is retried; what it needs the catalog for is said as well."""
+    """Have a table retried; the catalog's failure is added to its own reason."""
     entry.reason = f"{entry.reason or entry.code}; who knows cannot be asked: {failure.message}"
     entry.code, entry.hint, entry.retried = failure.code, failure.hint, True
     log.warning("table.degraded", table=table, code=failure.code, reason=failure.message)

@@ -1,8 +1,8 @@
 """Tables that the configuration no longer names, and those that it names again; pure.
 
 `source.tables`, `source.topics` and the connector's own lists may change from one start to the
-next. What they leave out is no reason to stop: nothing of it is read, nor shown. How far it was
-read is kept, for the day on which it is wanted again:
+next. A table that they leave out does not stop the pipeline: it is neither read nor shown. Its
+place is kept, for the day on which it is named again:
 
 table                       goes on
 --------------------------  ----------------------------------------------------------------------
@@ -35,15 +35,19 @@ class Streamed:
     left: frozenset[str]
 
     def __contains__(self, table: object) -> bool:
-        """Whether a table's events are applied as they come."""
+        """Say whether a table's events are applied as they come."""
         return table not in self.left and table in self.chosen
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Tables that left or are back, left ones that the connector leaves out too as of now.
+    """Tables and topics that were left out or taken back.
 
-    And topics that are read no more, or again.
+    Attributes:
+        left, back: tables.
+        uncaptured: tables left out before that the connector leaves out, too, from now on.
+        topics_left: topics that are read no more.
+        topics_back: topics that are read again, each with its offsets.
     """
 
     left: tuple[str, ...] = ()
@@ -54,7 +58,7 @@ class Changed:
 
 
 def select(state: PipelineState, wanted: Wanted) -> Changed:
-    """Makes the state's tables and topics those that are wanted. Again, it changes nothing."""
+    """Change the state's tables and topics to the wanted ones. Doing it again changes nothing."""
     topics_back = _topics_back(state, wanted)
     back = [name for name, one in state.left.items() if wanted.table(name, one.entry.topics)]
     for name in back:
@@ -79,7 +83,7 @@ def move(
     start: Offsets,
     before: PipelineState,
 ) -> None:
-    """Takes back a table left out with its topics: its events come in these ones now.
+    """Take back a table left out with its topics: its events come in these ones now.
 
     Args:
         state: the state being made.
@@ -104,7 +108,7 @@ def _leave(state: PipelineState, name: str, *, captured: bool) -> None:
 
 
 def _leave_topic(state: PipelineState, topic: str) -> None:
-    """How far it was read is kept if anybody may want to know; else it is read from its start."""
+    """Take a topic out; keep its offsets only if a table came in it."""
     offsets = state.offsets.pop(topic)
     if any(topic in entry.topics for entry in state.entries()):
         state.left_offsets[topic] = offsets

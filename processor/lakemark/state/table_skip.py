@@ -1,4 +1,4 @@
-"""The command ``lakemark table skip``: what it will leave out, and the record that says so.
+"""The command ``lakemark table skip``: the records that it leaves out, and the control record.
 
 Pure: the table's progress record and the ends of its topics are arguments. The pipeline carries
 the record out (`tables.skip`): from the ends on the table streams again, and because what was left
@@ -47,7 +47,7 @@ class Skipped:
 
 
 def require_known(tables: Iterable[str], known: Iterable[str]) -> None:
-    """Refuses tables that the pipeline has not seen, and names those that are most like them.
+    """Refuse tables that the pipeline has not seen, and name those that are most like them.
 
     Raises:
         PipelineError: `unknown-table`.
@@ -96,7 +96,7 @@ def already(table: str, record: bytes, wanted: str) -> str:
 
 
 def standing(table: str, record: bytes) -> TableState:
-    """The state of a table that can be skipped, from its record on the progress topic.
+    """Return the state of a table that can be skipped, from its record on the progress topic.
 
     Raises:
         PipelineError: it does not stand still, or a skip would not help.
@@ -112,7 +112,7 @@ def standing(table: str, record: bytes) -> TableState:
 
 
 def rebuildable(table: str, record: bytes) -> TableState:
-    """The state of a table that can be made anew, from its record on the progress topic.
+    """Return the state of a table that can be made anew, from its record on the progress topic.
 
     Raises:
         PipelineError: its source went back in time: that would not help.
@@ -135,7 +135,7 @@ def rebuildable(table: str, record: bytes) -> TableState:
 
 
 def require_rebuilding(table: str, record: bytes) -> None:
-    """Refuses to cancel a rebuild that there is not.
+    """Refuse to cancel a rebuild that there is not.
 
     Raises:
         PipelineError: `not-rebuilding`.
@@ -149,7 +149,7 @@ def require_rebuilding(table: str, record: bytes) -> None:
 
 
 def skipped(state: TableState, ends: Mapping[tuple[str, int], int]) -> list[Skipped]:
-    """What a skip to these ends leaves out, by topic and partition."""
+    """Return the records that a skip to these ends leaves out, by topic and partition."""
     found = []
     for (topic, partition), end in sorted(ends.items()):
         first = state.progress.from_offsets.get(topic, {}).get(partition, -1 if end else 0)
@@ -158,7 +158,7 @@ def skipped(state: TableState, ends: Mapping[tuple[str, int], int]) -> list[Skip
 
 
 def offsets(places: list[Skipped]) -> dict[str, dict[str, int]]:
-    """The ends as the control record has them."""
+    """Return the ends as the control record has them."""
     found: dict[str, dict[str, int]] = {}
     for place in places:
         found.setdefault(place.topic, {})[str(place.partition)] = place.end

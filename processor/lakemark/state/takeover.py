@@ -1,4 +1,4 @@
-"""When a process takes a pipeline over: nobody else runs it, as far as can be known.
+"""The takeover of a pipeline by a process: nobody else runs it, as far as can be known.
 
 The brokers give the turn to one process at a time. One that is known to have ended need not be
 waited for, where that can be seen: on the machine that it ran on.
@@ -40,10 +40,10 @@ class Takeover:
         self._rivals: set[str] = set()
 
     def of(self, checkpoint: Checkpoint, standby: Callable[[Owner | None], None]) -> bool:
-        """Waits until no other process runs the pipeline, and makes it this one's.
+        """Wait until no other process runs the pipeline, and make it this one's.
 
-        Whoever took it from this process was alive then, whatever its number looks like from here:
-        that one is waited for until the brokers say that it ended. So two processes that cannot see
+        A process that took it from this one was alive then, even if its number seems dead from
+        here: it is waited for until the brokers say that it ended. So two processes that cannot see
         each other do not take the pipeline from each other for ever.
 
         Args:

@@ -19,6 +19,7 @@ ROOMS = (
     "runners",
     "spark",
     "reconcile",
+    "state",
 )
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
