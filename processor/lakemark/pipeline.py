@@ -66,7 +66,7 @@ PARTS: Final = ("plan", "tasks", "catchup", "state")  # of a batch, whose second
 
 @dataclass(slots=True)
 class FillBudget:
-    """How much of tables is written anew in one batch, while all others wait.
+    """The sizes of tables that are written anew in one batch, while all others wait.
 
     Attributes:
         done: tables that had their turn.
@@ -77,7 +77,7 @@ class FillBudget:
     bytes: int = 0
 
     def takes(self, table: str, entry: TableState) -> bool:
-        """Whether one more table is written anew."""
+        """Count a table in; say whether it is still written anew in this batch."""
         self.done.add(table)
         self.bytes += entry.size.bytes
         return self.bytes <= tables.FILL_BYTES
@@ -139,7 +139,7 @@ class Pipeline:
         self.refresh = Refresh(self.catalog, self.schemas, self.forms)
 
     def start(self, *, armed: bool, once: bool) -> Query:
-        """Starts the query; see `BatchRunner.start`."""
+        """Start the query; see `BatchRunner.start`."""
         self.failure = None
         self.pace.begin()
         return self.runner.start(
@@ -152,7 +152,7 @@ class Pipeline:
         )
 
     def on_batch(self, rows: Any, batch: int) -> None:
-        """One micro-batch, and the rest until the next is due; keeps the error in `failure`."""
+        """Carry out one batch, and rest until the next is due; keep the error in `failure`."""
         begun = monotonic()
         try:
             self.batch(rows, batch)
@@ -163,13 +163,13 @@ class Pipeline:
         self.pace.rest(begun)
 
     def batch(self, rows: Any, batch: int) -> None:
-        """One micro-batch, in order:
+        """Carry out one batch, in order:
 
-        1. the state before it, and what its control records and new partitions change;
-        2. decode, dead letters, output topics, Delta tables (in the tasks), and what they say;
+        1. the state before it, and the changes by its control records and new partitions;
+        2. decode, dead letters, output topics, Delta tables (in the tasks), and their reports;
         3. tables whose schema was out of date: read the catalog again;
         4. tables that catch up: one bounded read through the same tasks;
-        5. the state after it, and what the progress topic says.
+        5. the state after it, and the records of the progress topic.
         """
         marks = [monotonic()]
         # 1. the state before it
@@ -215,7 +215,7 @@ class Pipeline:
     # -- 1: the state before it, and what changes it ----------------------------------------------
 
     def _begin(self, before: PipelineState, batch: int) -> PipelineState:
-        """The state that the batch makes, as it is before any task runs."""
+        """Return the state that the batch makes, as it is before any task runs."""
         self.refresh.learn(self.read_schemas())
         ends = self.checkpoint.offsets(batch)
         state = stored_form.decode(stored_form.encode(before))
@@ -231,14 +231,14 @@ class Pipeline:
         return state
 
     def _changes(self, ends: list[Offsets]) -> Offsets:
-        """The source among the query's three that is none of our own topics."""
+        """Return the offsets of the change topics: the query's source without own topics."""
         own = set(self.config.topics.all())
         return {t: partitions for e in ends for t, partitions in e.items() if t not in own}
 
     def _control(
         self, state: PipelineState, before: PipelineState, start: Offsets, ends: list[Offsets]
     ) -> None:
-        """What people ask for; then tables that go on by themselves as the batch begins."""
+        """Carry out people's commands; then let tables go on that do so by themselves."""
         topic = self.config.topics.control
         end = next((e[topic][0] for e in ends if topic in e), 0)
         state.control = max(before.control, end)
@@ -272,11 +272,12 @@ class Pipeline:
             log.warning("table.skipped", table=name, upto=before.offsets)
 
     def _replace(self, state: PipelineState, before: PipelineState) -> None:
-        """Rebuilt tables take the place of the old ones, before anything of the batch is written.
+        """Put rebuilt tables in the place of the old ones, before anything of the batch is written.
 
         Done in every repetition, and only the first time something happens. Where the lake does not
-        let it, the next batch tries again; until then all goes to the new table. What rebuilds have
-        left is deleted when the state that does without it is durable, as it is when this begins.
+        let it, the next batch tries again; until then all goes to the new table. Files that
+        rebuilds have left are deleted when the state without them is durable, as it is when this
+        begins.
         """
         for name in tables.rebuilt(state):
             try:
@@ -309,7 +310,7 @@ class Pipeline:
             self.lake.empty(path, entry.files.rebuild, options=options)
 
     def _fill(self, state: PipelineState, budget: FillBudget) -> None:
-        """Older rows get what they have in new columns, before any row that brings these itself.
+        """Give older rows their values in new columns, before any row that brings these itself.
 
         Done in every repetition, and only the first time something happens. Where it cannot be done
         the table is read again.
@@ -421,18 +422,18 @@ class Pipeline:
         return BatchPlan(decode, lake)
 
     def _topic_ids(self, state: PipelineState) -> dict[str, str]:
-        """What is kept with a mark in an output topic; of other offsets than these it is void."""
+        """Return the topics' ids for marks in output topics; a mark with other ids is void."""
         found = self.checkpoint.topics()
         again = {topic: f"{found.get(topic, '')}/{n}" for topic, n in state.begun_after.items()}
         return found | again
 
     def stream(self, rows: Any, plan: BatchPlan) -> Results:
-        """All stages over a batch of the query."""
+        """Run all stages over a batch of the query."""
         news = partial(self._news, plan.lake.batch)
         return self._finished(self.runner.stream(rows, plan, news), plan)
 
     def _news(self, batch: int) -> list[OffsetRange]:
-        """The records of the change topics that Spark has planned for a batch."""
+        """Return the records of the change topics that Spark has planned for a batch."""
         end = self._changes(self.checkpoint.offsets(batch))
         before = self.checkpoint.offsets(batch - 1) if batch else [self.checkpoint.begun()]
         return offset_ranges.between(self._changes(before), end)
@@ -445,7 +446,7 @@ class Pipeline:
         return results
 
     def _by_driver(self, outcomes: Sequence[TableOutcome], plan: BatchPlan) -> None:
-        """What tasks have left to the driver."""
+        """Merge the tables that tasks have left to the driver."""
         for outcome in outcomes:
             if outcome.code or not outcome.unfinished:
                 continue
@@ -459,7 +460,7 @@ class Pipeline:
     def _settle(
         self, state: PipelineState, before: PipelineState, plan: BatchPlan, results: Results
     ) -> tuple[Left, News]:
-        """What the tasks' reports make of the tables; what is left to do, and of snapshots."""
+        """Take the tasks' reports into the state; return the work left, and snapshots' results."""
         reports = results.reports
         start = advance.start_offsets(before, state.offsets, reports)
         left = advance.settle(
@@ -475,7 +476,7 @@ class Pipeline:
     # -- 3, 4: tables that are not there yet ------------------------------------------------------
 
     def _degraded(self, state: PipelineState, failed: list[TableOutcome]) -> None:
-        """Tables whose dependency was away catch up in the next batch; all of them: none goes on.
+        """Let tables whose dependency was away catch up in the next batch, unless all failed.
 
         What no repetition brings back, a chunk's file, is no reason to repeat the batch; nor is it
         while a table waits for a person, whose command stands behind the batch, or for the catalog.
@@ -494,7 +495,7 @@ class Pipeline:
             )
 
     def _catch_up(self, state: PipelineState) -> list[TableOutcome]:
-        """One bounded read for tables that catch up; a table has one a batch: a commit names it.
+        """Read once for tables that catch up; a table has one read a batch: a commit names it.
 
         If a schema turns out to be out of date, a later batch reads the same again.
         """
@@ -533,13 +534,13 @@ class Pipeline:
         return left.failed
 
     def reread(self, start: Offsets, end: Offsets, plan: BatchPlan) -> Results:
-        """Decoding and merging of the change records from `start` to before `end`."""
+        """Decode and merge the change records from `start` to before `end`."""
         return self._finished(self.runner.reread(offset_ranges.between(start, end), plan), plan)
 
     # -- 5: the state after it --------------------------------------------------------------------
 
     def _tell(self, batch: int, results: Results, news: News, marks: list[float]) -> None:
-        """Says what the batch did; the marks stand before, between and after the `PARTS`."""
+        """Tell what the batch did; the marks stand before, between and after the `PARTS`."""
         times = {p: end - begun for p, (begun, end) in zip(PARTS, pairwise(marks), strict=True)}
         outcomes = results.outcomes
         events = sum(sum(r.kinds.values()) for r in results.reports)
@@ -554,7 +555,7 @@ class Pipeline:
 
 
 def _asks(state: PipelineState, outcomes: Sequence[TableOutcome]) -> bool:
-    """Whether tables have changed, or wait, for a reason that the catalog may know more of."""
+    """Say whether tables have changed, or wait, for a reason that the catalog may know more of."""
     return any(entry.code == UNSEEN for entry in state.tables.values()) or any(
         one.changes or one.code in catalog_policies.CODES for one in outcomes
     )

@@ -71,7 +71,7 @@ RETRY_EVERY_S: Final = 15.0  # how often errored tables that retry are given a b
 
 
 class Supervisor:
-    """One pipeline from start to stop. Not reusable."""
+    """The life of one pipeline from start to stop. Not reusable."""
 
     def __init__(self, config: Config, *, once: bool) -> None:
         self.config = config
@@ -93,10 +93,10 @@ class Supervisor:
         self.metrics = Metrics(self.board)
 
     def run(self) -> int:
-        """Runs until it is told to stop; 0 if all is well, 1 if tables are errored (`--once`).
+        """Run until told to stop; return 0 if all is well, 1 if tables are errored (`--once`).
 
         Raises:
-            LakemarkError: what only a person can mend.
+            LakemarkError: an error that only a person can mend.
         """
         self.stop.on_signals()
         try:
@@ -266,7 +266,7 @@ class Supervisor:
         )
 
     def _checkpoint(self, runner: BatchRunner) -> Checkpoint:
-        """The pipeline's checkpoint, this process's own from now on; see `Takeover.of`."""
+        """Return the pipeline's checkpoint, this process's own from now on; see `Takeover.of`."""
         checkpoint = runner.checkpoint()
         identity = Identity(self.config.name, self.config.stream.shards, runner=runner.kind)
         checkpoint.require(identity)  # before anything is taken from anybody
@@ -284,9 +284,9 @@ class Supervisor:
 
     @contextmanager
     def _watched(self, pipeline: Pipeline) -> Iterator[CatalogWatch]:
-        """The board hears of Kafka; connector and catalog are looked at while the query runs.
+        """Feed the board and look at connector and catalog while the query runs.
 
-        In a run that ends by itself only the catalog, before it begins.
+        A run that ends by itself only looks at the catalog, before it begins.
         """
         config, connector = self.config, pipeline.connector
         catalog = CatalogWatch(
@@ -307,7 +307,7 @@ class Supervisor:
 
     @contextmanager
     def _snapshots(self, pipeline: Pipeline, catalog: CatalogWatch) -> Iterator[None]:
-        """Signals are carried out while the query runs; not by a run that ends by itself."""
+        """Carry out signals while the query runs; a run that ends by itself carries out none."""
         if self.once:
             yield
             return
@@ -357,7 +357,7 @@ class Supervisor:
         self.metrics.batch(done)
 
     def _left_out(self, record: dict[str, Any]) -> None:
-        """Answers a command that is not carried out, as a signal is answered."""
+        """Answer a command that is not carried out, as a signal is answered."""
         named = record.get("id")
         name = named if isinstance(named, str) and named else "unnamed"
         log.error("control.left_out", id=name, type=record.get("type"), reason=handling.REASON)
@@ -380,7 +380,7 @@ class Supervisor:
         return self.snapshots is not None and self.snapshots.hasty
 
     def _watch(self, query: Query, checkpoint: Checkpoint) -> None:
-        """Until the query ends.
+        """Wait until the query ends.
 
         Raises:
             PipelineError: a topic is not the one that was read before.
@@ -416,7 +416,7 @@ class Supervisor:
         log.info("pipeline.drained", batch=self.state.batch, whole=whole)
 
     def _in_hurry(self) -> bool:
-        """Whether a stop has taken as long as it may; that of a start may take no time."""
+        """Say whether a stop has taken as long as it may; that of a start may take no time."""
         return self.stop.is_overdue() or (self.stopping.is_set() and not self.streamed)
 
     def _needs_batch(self) -> bool:
@@ -430,7 +430,7 @@ class Supervisor:
         )
 
     def _wake(self) -> None:
-        """A control record makes a batch where the source is silent."""
+        """Write a control record, which makes a batch where the source is silent."""
         record = Wake(id=str(uuid.uuid4()), ts_ms=int(time.time() * 1000))
         topic = self.config.topics.control
         records.publish(self.config, topic, [(b"_pipeline", encode(record))])
@@ -444,7 +444,7 @@ class Supervisor:
         return 1 if errored and self.once else 0
 
     def _cause(self, pipeline: Pipeline, error: BaseException) -> LakemarkError:
-        """What really stopped the query; whatever is not known to be final is tried again."""
+        """Return the cause that stopped the query; if not known to be final, it is retried."""
         failure = pipeline.failure
         if not isinstance(failure, LakemarkError) or failure.code == DAMAGED:
             try:  # what Spark complains about may be a takeover, or that the checkpoint is gone
@@ -456,7 +456,7 @@ class Supervisor:
     # -- edges the batches use ------------------------------------------------------------------
 
     def _publish(self, state: PipelineState) -> None:
-        """Tables whose state changed, to the compacted progress topic; at least once."""
+        """Write tables whose state changed to the compacted progress topic; at least once."""
         self.state = state
         self.board.tables(state)
         said: dict[str, bytes | None] = dict.fromkeys(state.left)  # nothing is said of them now
@@ -490,5 +490,5 @@ class Supervisor:
 
 
 def run(config: Config, *, once: bool) -> int:
-    """`lakemark run`: the exit code."""
+    """Run the pipeline for `lakemark run`; return the exit code."""
     return Supervisor(config, once=once).run()

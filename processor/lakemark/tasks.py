@@ -1,8 +1,8 @@
-"""What runs in Spark's Python workers: decode one Kafka partition, merge one table.
+"""The functions of Spark's Python workers: decode one Kafka partition, merge one table.
 
 Plain functions over Arrow batches, without Spark: `decode` is the first stage of a batch, `merge`
 the last; between them stands the operator (`reconcile.operator`). Everything they need travels in
-the `BatchPlan`; what the driver needs comes back as small reports.
+the `BatchPlan`; their results for the driver come back as small reports.
 """
 
 import traceback
@@ -66,7 +66,7 @@ RESULT_DDL: Final = "kind string, blob binary"
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """What the first stage of a batch needs.
+    """The plan for the first stage of a batch.
 
     Attributes:
         stretch: how to decode.
@@ -90,7 +90,7 @@ class DecodePlan:
     output: OutputPlan | None = None
 
     def slot(self, table: str) -> int:
-        """The merge task of a table."""
+        """Return the merge task of a table."""
         return self.slot_of.get(table, crc32(table.encode()) % self.slots)
 
 
@@ -103,27 +103,27 @@ class BatchPlan:
 
     @property
     def publishing(self) -> "Publishing | None":
-        """What the merging tasks need of the output topics."""
+        """The plan for the output topics, for the merging tasks; None without them."""
         output = self.decode.output
         return Publishing(output, self.decode.stretch.modes, self.decode.kafka) if output else None
 
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """How merging tasks write rows to the output topics."""
+    """The way of rows from merging tasks to the output topics."""
 
     plan: OutputPlan
     modes: HandlingModes
     kafka: Mapping[str, Any] = field(repr=False)
 
     def of(self, table: str, survivors: Sequence[pa.Table], parts: Sequence[Part]) -> RowPublisher:
-        """What writes one table's rows."""
+        """Return the publisher of one table's rows."""
         packets_of = [part.packet for part in parts]
         return RowPublisher(table, self.plan.told(self.kafka), self.modes, survivors, packets_of)
 
 
 def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.RecordBatch]:
-    """First stage: raw records of one or more Kafka partitions to packets, reports and touches.
+    """Decode records of Kafka partitions to packets, reports and touches: the first stage.
 
     Dead letters and what goes to the output topics are written before anything is handed on.
 
@@ -168,7 +168,7 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
 def _plain(
     topic: str, partition: int, parts: list[pa.RecordBatch], decoding: StretchPlan, plan: DecodePlan
 ) -> DecodedRange | None:
-    """The stretch, if its converter has a faster way for it: see `Converter.plain_range`."""
+    """Return the stretch, if its converter has a faster way for it: see `Converter.plain_range`."""
     ends = [int(part.column("offset")[at].as_py()) for part, at in ((parts[0], 0), (parts[-1], -1))]
     epoch = raw_records.epoch_of(topic, partition, (ends[0], ends[1]), plan.epochs)
     if epoch is None or not raw_records.without_headers(parts):
@@ -178,7 +178,7 @@ def _plain(
 
 
 def _after(decoding: StretchPlan, done: DecodedRange) -> StretchPlan:
-    """How to decode what comes behind the stretch in its partition."""
+    """Return the plan for records behind the stretch in its partition."""
     waters = {**decoding.high_waters, (done.topic, done.partition): done.high_water}
     return replace(decoding, high_waters=waters)
 
@@ -223,7 +223,7 @@ def _packets(done: DecodedRange, plan: DecodePlan, learnt: Learnt) -> list[_Row]
 
 
 def _touches(records: Records, heads: Headers, plan: DecodePlan) -> list[_Row]:
-    """What the shards must know of a stretch: never raises, a bad record is a dead letter."""
+    """Return a stretch's rows for the shards; never raises: a bad record is a dead letter."""
     converter = CONVERTERS[plan.stretch.converter]
     canonical = record_schema.canonical(
         converter, heads, records.keys, schemas=plan.stretch.schemas, numerics=plan.stretch.numerics
@@ -252,7 +252,7 @@ def _rows(rows: Sequence[_Row]) -> pa.RecordBatch:
 def merge(
     batches: Iterable[pa.RecordBatch], plan: LakePlan, publish: Publishing | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Second stage: the packets of some tables into the lake; what is for the driver passes.
+    """Write the packets of some tables to the lake: the last stage; the driver's rows pass.
 
     Nothing is applied to a table that a stretch of the batch stops: it is read again whole. Rows of
     snapshots are left alone where the table does not stream: their chunks are read again.
