@@ -1,4 +1,4 @@
-"""How long to wait before something that failed is tried again."""
+"""The backoff: how long to wait before something that failed is tried again."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +15,7 @@ class Backoff:
     attempts: int = 0
 
     def failed(self, *, after_s: float) -> float:
-        """The seconds to wait after a failure.
+        """Return the seconds to wait after a failure.
 
         Args:
             after_s: for how many seconds it went well before.

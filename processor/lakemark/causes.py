@@ -1,6 +1,7 @@
-"""What stopped a query: an error of ours, or what a trace of Java says. Pure.
+"""The cause that stopped a query: an error of ours, or one from a trace of Java. Pure.
 
-Of an error in a Python worker Spark hands on the trace alone: it carries the rest as a note.
+Spark hands on the trace alone of an error in a Python worker: the error's code and hint are a note
+in it.
 """
 
 import functools
@@ -26,7 +27,7 @@ _DATA_LOSS: Final = ("OffsetOutOfRange", "failOnDataLoss", "Some data may have b
 
 
 def cause(failure: BaseException | None, error: BaseException) -> LakemarkError:
-    """What to say of a query that ended; whatever is not known to be final is tried again.
+    """Return the error of a query that ended; if not known to be final, it is tried again.
 
     Args:
         failure: of the batch; None if it did not fail there.
@@ -55,7 +56,7 @@ def cause(failure: BaseException | None, error: BaseException) -> LakemarkError:
 
 
 def carrying(stage: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """A stage whose errors leave Spark's Python worker with code and hint; see `carried`.
+    """Wrap a stage: its errors leave Spark's Python worker with code and hint; see `carried`.
 
     Args:
         stage: a generator function, run in a worker.
@@ -74,7 +75,7 @@ def carrying(stage: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
 
 
 def carried(text: str) -> LakemarkError | None:
-    """The error of ours whose trace this is, as it was raised in the worker; None if of others."""
+    """Return our error whose trace this is, as the worker raised it; None if it is another."""
     if (found := _NOTED.search(text)) is None:
         return None
     said = json.loads(found[1])
@@ -83,7 +84,7 @@ def carried(text: str) -> LakemarkError | None:
 
 
 def root_cause(text: str) -> str:
-    """The line of a Java or Python trace that says what was wrong first."""
+    """Return the line of a Java or Python trace that says what was wrong first."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("lakemark.errors.")]
     caused = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]

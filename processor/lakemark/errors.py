@@ -46,7 +46,7 @@ class LakemarkError(Exception):
             self.retried = retried
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Errors cross from Python workers to the driver, so they must survive pickling."""
+        """Pickle the error with all its parts: errors cross from Python workers to the driver."""
         return (_rebuild, (type(self), self.message, self.code, self.hint, self.retried))
 
 
@@ -86,7 +86,7 @@ class RefusedError(LakemarkError):
 
 
 def lost(what: str) -> DependencyError:
-    """Kafka no longer has what was not read yet; the next start says which tables miss events."""
+    """Return the error for records that Kafka lost unread; the next start names the tables."""
     return DependencyError(
         f"Kafka no longer has records that were not read yet: {what}",
         code=EXPIRED,
@@ -95,13 +95,13 @@ def lost(what: str) -> DependencyError:
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
-    """A hint with the known name that is most like this one; the other hint if none is."""
+    """Return a hint with the known name most like this one; the other hint if none is."""
     near = difflib.get_close_matches(name[:_COMPARED], list(known), n=1, cutoff=0.6)
     return f"did you mean {near[0]}?" if near else otherwise
 
 
 def cut(text: str) -> str:
-    """So much of a text as is shown."""
+    """Return as much of a text as is shown."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

@@ -33,7 +33,7 @@ GROUP: Final = "LAKEMARK_CRASH_GROUP"
 
 
 def reach(point: str) -> None:
-    """Dies here, with the whole process group, if this run was told to."""
+    """Kill the whole process group here, if this run was told to."""
     wanted = os.environ.get(AT)
     if wanted:
         name, _, number = wanted.partition(":")
