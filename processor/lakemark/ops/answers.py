@@ -50,26 +50,34 @@ class Answers:
             found = msgspec.json.decode(value or b"null")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             found = None
-        given: Mapping[str, Any] = found if isinstance(found, dict) else {}
-        name = _text(given.get("id")) or unnamed
-        data = given.get("data")
+        record: Mapping[str, Any] = found if isinstance(found, dict) else {}
+        name = _text(record.get("id")) or unnamed
+        data = record.get("data")
         tables = data.get("data-collections") if isinstance(data, dict) else None
         names = tables if isinstance(tables, list) else []
         seen = SignalSeen(
             name,
-            _text(given.get("type")) or "unreadable",
+            _text(record.get("type")) or "unreadable",
             tuple(_text(n) for n in names[:_KEPT]),
             sent_ms,
         )
         _keep(self._signals, name, seen)
 
-    def notification(self, found: Notification) -> None:
+    def notification(self, notification: Notification) -> None:
         """Add a record of the notifications topic."""
-        why = _why(found)
-        _keep(self._answers, found.id, Answer(found.type, found.timestamp, *why))
-        if found.id in self._runs or found.type in _OF_RUNS or is_of_run(found):
-            run = self._runs.get(found.id, FollowedRun(found.id))
-            _keep(self._runs, found.id, then(run, found), over=lambda one: one.has_ended)
+        why = _why(notification)
+        _keep(
+            self._answers, notification.id, Answer(notification.type, notification.timestamp, *why)
+        )
+        if (
+            notification.id in self._runs
+            or notification.type in _OF_RUNS
+            or is_of_run(notification)
+        ):
+            run = self._runs.get(notification.id, FollowedRun(notification.id))
+            _keep(
+                self._runs, notification.id, then(run, notification), over=lambda one: one.has_ended
+            )
 
     def reading(self) -> frozenset[str]:
         """Return the tables that a run has not read to their end."""
@@ -100,7 +108,7 @@ class Answers:
 
 
 def _keep(
-    kept: OrderedDict[str, _Kept],
+    entries: OrderedDict[str, _Kept],
     name: str,
     value: _Kept,
     over: Callable[[_Kept], bool] = lambda _: True,
@@ -109,14 +117,14 @@ def _keep(
 
     Where none has ended the oldest of all is removed.
     """
-    kept[name] = value
-    kept.move_to_end(name)
-    if len(kept) > _KEPT:
-        del kept[next((n for n, one in kept.items() if over(one)), next(iter(kept)))]
+    entries[name] = value
+    entries.move_to_end(name)
+    if len(entries) > _KEPT:
+        del entries[next((n for n, one in entries.items() if over(one)), next(iter(entries)))]
 
 
-def _why(found: Notification) -> tuple[str, str, str]:
-    data = found.additional_data
+def _why(notification: Notification) -> tuple[str, str, str]:
+    data = notification.additional_data
     return data.get("code", ""), data.get("reason", ""), data.get("hint", "")
 
 

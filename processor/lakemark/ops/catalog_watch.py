@@ -122,14 +122,14 @@ class Seen(msgspec.Struct, frozen=True):
         stored without its position.
         """
         were = {**self.gone, **self.facts.tables}
-        known = {*state.tables, *state.left}
+        names = {*state.tables, *state.left}
         captured = {name for name, left in state.left.items() if left.captured}
         return Seen(
             msgspec.structs.replace(now, lsn=0),
             {
                 name: facts if name in captured else msgspec.structs.replace(facts, oid=0)
                 for name, facts in were.items()
-                if name in known and name not in now.tables
+                if name in names and name not in now.tables
             },
             self.had_slot or now.slot_present,
             (*changes, *self.changes)[:KEPT],
@@ -167,9 +167,9 @@ def named(facts: SourceFacts) -> SourceFacts:
     return msgspec.structs.replace(facts, tables=tables)
 
 
-def _which(one: Difference | CatalogChange) -> tuple[str, str, str]:
-    what = one.what if isinstance(one, Difference) else one.reason
-    return one.table, one.kind, what
+def _which(change: Difference | CatalogChange) -> tuple[str, str, str]:
+    what = change.what if isinstance(change, Difference) else change.reason
+    return change.table, change.kind, what
 
 
 def _now_ms() -> int:
@@ -186,7 +186,7 @@ def records(
     state: PipelineState,
     *,
     there: Collection[str],
-    said: Collection[str] = (),
+    commanded: Collection[str] = (),
     fills: Mapping[str, Sequence[Fill]] = NO_FILLS,
     waiting: Collection[str] = (),
     outcome: OutcomeOf = lambda _table, _kind: Outcome.STOP,
@@ -198,7 +198,7 @@ def records(
         state: the tables as they are now. One that is paused stays so, whatever its catalog says;
             so does one that waits for a person for another reason.
         there: the tables that the database has.
-        said: tables that were told to stop or go on since `state`.
+        commanded: tables that were told to stop or go on since `state`.
         fills: by table, what its older rows get.
         waiting: tables that have waited for this look, see `fills.UNSEEN`.
         outcome: what the tables' policies say of changes that they cannot follow.
@@ -216,7 +216,7 @@ def records(
             stopped.add(table)
         if entry is None:  # nothing of it is wrong yet, unless the first delete would be lost
             stops = [change for change in stops if change.kind == IDENTITY]
-        if table in said:
+        if table in commanded:
             stops = [change for change in stops if change.refused]
         if stops and _may_stop(table, state):
             code = REFUSED if stops[0].refused else stops[0].kind
@@ -234,7 +234,7 @@ def records(
     errored = {
         table: entry
         for table, entry in sorted(state.tables.items())
-        if entry.state == ERRORED and table in there and table not in {*stopped, *said}
+        if entry.state == ERRORED and table in there and table not in {*stopped, *commanded}
     }
     yield from _going_on(errored, state.regressed, waiting, outcome)
 
@@ -413,14 +413,14 @@ class CatalogWatch:
 
     def _noted(self, changes: Sequence[Difference], seen: Seen | None) -> list[CatalogChange]:
         """Return the changes to show to people; one that lasts is shown once, while it lasts."""
-        known = self._standing
-        if known is None:
-            known = {_which(one) for one in seen.changes if one.action == "stop"} if seen else set()
+        shown = self._standing
+        if shown is None:
+            shown = {_which(one) for one in seen.changes if one.action == "stop"} if seen else set()
         now = _now_ms()
         return [
             CatalogChange(one.table, one.kind, WORDS[one.action], one.what, one.hint, now)
             for one in changes
-            if one.action is not Action.STOP or _which(one) not in known
+            if one.action is not Action.STOP or _which(one) not in shown
         ]
 
     def _keys(self, now: SourceFacts) -> Mapping[str, Sequence[str]]:
@@ -468,7 +468,7 @@ class CatalogWatch:
         state: PipelineState,
     ) -> dict[str, list[Fill]]:
         """Return the values that older rows get, by table, where only columns were added."""
-        found: dict[str, list[Fill]] = {}
+        by_table: dict[str, list[Fill]] = {}
         for table, group in groupby(changes, key=lambda change: change.table):
             entry, facts = state.tables.get(table), now.tables.get(table)
             former = before.tables.get(table) if before is not None else None
@@ -484,8 +484,8 @@ class CatalogWatch:
                 upto = positions.of_epoch(epoch, now.end)
                 fills = self._values(former, facts, several, upto)
                 if fills:
-                    found[table] = fills
-        return found
+                    by_table[table] = fills
+        return by_table
 
     def _values(
         self, former: TableFacts, facts: TableFacts, changes: Sequence[Difference], upto: bytes
@@ -503,14 +503,14 @@ class CatalogWatch:
             log.warning("catalog.no_values", table=facts.name, code=error.code)
             return None
         fills = []
-        known = tuple(column.name for column in former.columns)
-        for one in lacking:
-            cell = values.get(one.column)
-            value = "" if one.other or cell is None else packed(cell)
-            is_told = one.column in values and bool(one.other or value)
+        former_columns = tuple(column.name for column in former.columns)
+        for change in lacking:
+            cell = values.get(change.column)
+            value = "" if change.other or cell is None else packed(cell)
+            is_told = change.column in values and bool(change.other or value)
             if not is_told or len(value) > LONGEST_VALUE:
                 return None
-            fills.append(Fill(one.column, upto.hex(), known, value, one.other))
+            fills.append(Fill(change.column, upto.hex(), former_columns, value, change.other))
         return fills
 
     def _ask(self, database: DatabaseConfig) -> Database:
@@ -528,25 +528,27 @@ class CatalogWatch:
     ) -> None:
         batch, told = self._said
         told = told if batch == state.batch else set()
-        said = list(
+        pending = list(
             records(
                 changes,
                 state,
                 there=now.tables,
-                said=told,
+                commanded=told,
                 fills=fills,
                 waiting=waiting,
                 outcome=self._policies.outcome,
             )
         )
-        said = [one for one in said if self._is_due(one)]
-        if said:
+        pending = [one for one in pending if self._is_due(one)]
+        if pending:
             self._store.check_owner()
-            control.say(self._config, [self._with_offsets(one, state) for one in said])
-            for kind, table, more in said:
+            control.say(self._config, [self._with_offsets(one, state) for one in pending])
+            for kind, table, more in pending:
                 if kind == REBUILD and more["code"]:
                     self._note_rebuild(table)
-            obeyed = {table for kind, table, _ in said if kind not in {data_loss.RESNAPSHOT, FILL}}
+            obeyed = {
+                table for kind, table, _ in pending if kind not in {data_loss.RESNAPSHOT, FILL}
+            }
             self._said = state.batch, told | obeyed
 
     def _is_due(self, record: Record) -> bool:

@@ -57,14 +57,14 @@ def _flat(message: str) -> str:
     return message
 
 
-def _shown(message: str, known: set[str]) -> str:
-    words = [_word(piece, known) for piece in _PIECE.findall(message)]
+def _shown(message: str, names: set[str]) -> str:
+    words = [_word(piece, names) for piece in _PIECE.findall(message)]
     text = re.sub(r"…(?: …)+", "…", " ".join(words))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _word(piece: str, known: set[str]) -> str:
+def _word(piece: str, names: set[str]) -> str:
     bare = piece.strip("\"'()[]{},.;")
-    if bare in known or (set(bare.split(":")) <= known and ":" in bare):
+    if bare in names or (set(bare.split(":")) <= names and ":" in bare):
         return piece
     return piece if _SAFE.fullmatch(piece) else "…"

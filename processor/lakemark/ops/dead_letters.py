@@ -102,7 +102,7 @@ def letter_of(
     timestamp_ms: int | None,
 ) -> Letter | None:
     """Read a record of the dead-letters topic; None if it is no dead letter of lakemark's."""
-    found = {
+    fields = {
         name.removeprefix(_PREFIX): text.decode("utf-8", "replace")
         if isinstance(text, bytes)
         else text or ""
@@ -111,13 +111,13 @@ def letter_of(
     }
     try:
         return Letter(
-            id=found["id"],
-            reason=found["reason"],
-            detail=found.get("detail", ""),
-            named=found.get("table", ""),
-            topic=found["topic"],
-            partition=int(found["partition"]),
-            offset=int(found["offset"]),
+            id=fields["id"],
+            reason=fields["reason"],
+            detail=fields.get("detail", ""),
+            named=fields.get("table", ""),
+            topic=fields["topic"],
+            partition=int(fields["partition"]),
+            offset=int(fields["offset"]),
             written=None if timestamp_ms is None else _moment(timestamp_ms),
             size=len(value or b""),
             key=key,
@@ -127,11 +127,11 @@ def letter_of(
         return None
 
 
-def chosen(letters: Iterable[Letter | None], wanted: LetterFilter) -> Iterator[Letter]:
+def chosen(letters: Iterable[Letter | None], choice: LetterFilter) -> Iterator[Letter]:
     """Yield the letters that the filter chooses, each id once, in the order in which they come."""
     seen: set[str] = set()
     for letter in letters:
-        if letter is not None and letter in wanted and letter.id not in seen:
+        if letter is not None and letter in choice and letter.id not in seen:
             seen.add(letter.id)
             yield letter
 

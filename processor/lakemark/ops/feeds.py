@@ -80,7 +80,7 @@ def running(
 def _ends(config: Config, board: Board, stopping: threading.Event, pattern: str) -> None:
     """Feed the end offsets of the change topics every few seconds; each first offset once."""
     starts: dict[tuple[str, int], int] = {}
-    said = False
+    reported = False
     while not stopping.is_set():
         try:
             with Cluster(_impatient(config)) as cluster:
@@ -90,16 +90,16 @@ def _ends(config: Config, board: Board, stopping: threading.Event, pattern: str)
                     new = {topic for topic, partition in ends if (topic, partition) not in starts}
                     starts |= cluster.start_offsets(new)
                     board.ends(lag.Ends(lag.offsets(starts), lag.offsets(ends)))
-                    said = False
+                    reported = False
                     stopping.wait(_ENDS_EVERY_S)
         except LakemarkError as error:
             board.ends(None, why=error)
-            if not said:  # once, not every few seconds
+            if not reported:  # once, not every few seconds
                 log.warning(
                     "lag.unknown", code=error.code, reason=error.message, hint=error.hint,
                     retried=True,
                 )  # fmt: skip
-            said = True
+            reported = True
         except Exception:
             board.ends(None)
             log.exception("lag.internal_error")

@@ -48,10 +48,10 @@ class BatchHistory:
             lag_records=_higher(now.lag_records, lag.records),
         )
 
-    def recall(self, kept: Iterable[Stretch], now_ms: int) -> None:
+    def recall(self, stretches: Iterable[Stretch], now_ms: int) -> None:
         """Add stored stretches, of this process or another; one that this process has made wins."""
         own = {stretch.at_ms: stretch for stretch in self._stretches}
-        found = {stretch.at_ms: stretch for stretch in kept if stretch.at_ms <= now_ms} | own
+        found = {stretch.at_ms: stretch for stretch in stretches if stretch.at_ms <= now_ms} | own
         self._stretches.clear()
         self._stretches.extend(found[at] for at in sorted(found))
 

@@ -48,7 +48,7 @@ class _Form(msgspec.Struct, frozen=True):
 
 def encode(stretches: Iterable[Stretch]) -> bytes:
     """Return the record's value: the newest 360 stretches, oldest first."""
-    kept = [
+    rows = [
         _Kept(
             s.at_ms // 1000,
             s.batches,
@@ -60,7 +60,7 @@ def encode(stretches: Iterable[Stretch]) -> bytes:
         )
         for s in list(stretches)[-STRETCHES:]
     ]
-    return msgspec.json.encode(_Record(FORM, STRETCH_S, kept))
+    return msgspec.json.encode(_Record(FORM, STRETCH_S, rows))
 
 
 def decode(value: bytes | None) -> tuple[Stretch, ...]:

@@ -105,13 +105,13 @@ class Lookout:
                 raise
             return Kept({}, {})
 
-    def _by_topics(self, found: Kept) -> Status:
-        state = PipelineState(tables=found.tables)
-        if found.tables:
+    def _by_topics(self, progress: Kept) -> Status:
+        state = PipelineState(tables=progress.tables)
+        if progress.tables:
             state.batch, state.offsets = self._place()
         (self._board.tables if self._began else self._board.began)(state)
         self._began = True
-        self._board.captured(found.captured())
+        self._board.captured(progress.captured())
         self._board.ends(self._ends(state.offsets))
         self._look_at_source()
         for one in self._notifications():
@@ -119,7 +119,7 @@ class Lookout:
         status = self._board.status()
         # Of how fast it goes, only the process knows.
         tables = tuple(msgspec.structs.replace(t, events_per_second=None) for t in status.tables)
-        now = _pipeline(found, status.pipeline)
+        now = _pipeline(progress, status.pipeline)
         return msgspec.structs.replace(status, tables=tables, pipeline=now)
 
     def _look_at_source(self) -> None:
@@ -156,20 +156,20 @@ class Lookout:
                 yield found
 
 
-def _pipeline(found: Kept, unknown: PipelineNow) -> PipelineNow:
+def _pipeline(progress: Kept, unknown: PipelineNow) -> PipelineNow:
     """Return the pipeline's last record; `unknown` where there is none that can be read."""
-    record = found.others.get(PIPELINE)
+    record = progress.others.get(PIPELINE)
     try:
-        said = msgspec.json.decode(record or b"", type=_Said)
-        running = settings_record.decode(found.others.get(settings_record.KEY))
+        stored = msgspec.json.decode(record or b"", type=_Said)
+        running = settings_record.decode(progress.others.get(settings_record.KEY))
         return PipelineNow(
-            said.state,
-            said.ts_ms,
-            running.ts_ms if running else said.ts_ms,
-            said.code,
-            said.reason,
-            said.hint,
-            said.batch,
+            stored.state,
+            stored.ts_ms,
+            running.ts_ms if running else stored.ts_ms,
+            stored.code,
+            stored.reason,
+            stored.hint,
+            stored.batch,
         )
     except msgspec.DecodeError:
         return unknown

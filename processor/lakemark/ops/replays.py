@@ -90,14 +90,14 @@ def planned(
             letter
         )
     replay = Replay([], [])
-    for table, found in sorted(by_table.items()):
+    for table, table_letters in sorted(by_table.items()):
         schema = schemas.get(table)
         if schema is None or not schema.key:
             replay.refused.extend(
-                _no_rows(letter, table, known=schema is not None) for letter in found
+                _no_rows(letter, table, is_known=schema is not None) for letter in table_letters
             )
         else:
-            _sort(found, schema, table, replay, converter=converter, key_texts=key_texts)
+            _sort(table_letters, schema, table, replay, converter=converter, key_texts=key_texts)
     return replay
 
 
@@ -132,8 +132,8 @@ def _text(canonical: bytes, columns: Sequence[Column], key_texts: KeyTexts) -> K
         return None
 
 
-def _no_rows(letter: Letter, table: str, *, known: bool) -> Refused:
-    if known:
+def _no_rows(letter: Letter, table: str, *, is_known: bool) -> Refused:
+    if is_known:
         return Refused(
             letter.id, table, "no-key", f"{table} has no key to read rows by",
             "give it a primary key, or set message.key.columns of the connector",
@@ -147,14 +147,14 @@ def _no_rows(letter: Letter, table: str, *, known: bool) -> Refused:
 
 
 def _no_key(letter: Letter, table: str, columns: Sequence[str]) -> Refused:
-    whole = f"lakemark snapshot start {table}"
+    command = f"lakemark snapshot start {table}"
     if letter.key is None:
-        return Refused(letter.id, table, "no-key", "the record has no key", whole)
+        return Refused(letter.id, table, "no-key", "the record has no key", command)
     reason = (
         f"the record's key is none by which {table} can be asked for a row: a key consists of "
         f"{', '.join(columns)}"
     )
-    return Refused(letter.id, table, "key-unreadable", reason, whole)
+    return Refused(letter.id, table, "key-unreadable", reason, command)
 
 
 def _parts(keys: Iterable[Key]) -> Iterator[list[Key]]:

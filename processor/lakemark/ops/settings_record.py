@@ -72,7 +72,7 @@ def changes(before: Mapping[str, str], config: Config) -> list[Change]:
     """
     now = masked(config)
     sections = {section for section in _MAY_LACK if _says(before, section)}
-    found = []
+    changed = []
     for name in dict.fromkeys((*now, *before)):
         is_compared = name in before or any(name.startswith(f"{s}.") for s in sections)
         was, wanted = before.get(name, ""), now.get(name, "")
@@ -80,8 +80,8 @@ def changes(before: Mapping[str, str], config: Config) -> list[Change]:
             continue
         with suppress(LookupError):  # a setting that is no more
             rule = rule_of(name, to=wanted)
-            found.append(Change(name, was, wanted, rule.takes, rule.note))
-    return found
+            changed.append(Change(name, was, wanted, rule.takes, rule.note))
+    return changed
 
 
 def _says(before: Mapping[str, str], section: str) -> bool:

@@ -129,15 +129,15 @@ class SourceSide:
         """Return the source's state after a look; `look.at` never goes back."""
         if self._begun is None:
             self._begun = look.at
-        found = {problem[0]: problem for problem in self._problems(look)}
+        problems = {problem[0]: problem for problem in self._problems(look)}
         wait = self._patient and not self._since  # one trouble may follow another at once
-        self._since = {code: self._since.get(code, look.at) for code in found}
-        said = [
+        self._since = {code: self._since.get(code, look.at) for code in problems}
+        shown = [
             SourceProblem(code, reason, hint, _ms(self._since[code]))
-            for code, reason, hint in found.values()
+            for code, reason, hint in problems.values()
             if not (wait and code in _PASSING)
         ]
-        if not found:
+        if not problems:
             self._prove(self._evidence(look))
         slot = look.slot if isinstance(look.slot, SlotSeen) else None
         if slot is not None:
@@ -151,7 +151,7 @@ class SourceSide:
             slot.distance if slot and slot.exists else None,
             _ms(look.heartbeat) if look.heartbeat is not None else None,
             _ms(self._proven) if self._proven is not None else None,
-            tuple(said),
+            tuple(shown),
         )
 
     # -- what is proven -------------------------------------------------------------------------

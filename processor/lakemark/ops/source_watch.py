@@ -158,7 +158,7 @@ def keep_looking(
     config: Config, board: Board, stopping: threading.Event, connector: Connector
 ) -> None:
     """Look every few seconds and tell the board, until `stopping` is set."""
-    side, said, looks = SourceSide(expected(config, connector)), frozenset[str](), 0
+    side, reported, looks = SourceSide(expected(config, connector)), frozenset[str](), 0
     absent = frozenset[str]()
     with SourceWatch(config, connector) as watch:
         while not stopping.is_set():
@@ -171,14 +171,14 @@ def keep_looking(
                         log.warning("table.gone", tables=sorted(gone - absent))
                     absent = gone
                 for problem in now.problems:
-                    if problem.code not in said:  # once, not every few seconds
+                    if problem.code not in reported:  # once, not every few seconds
                         log.warning(
                             "source.problem", code=problem.code, reason=problem.reason,
                             hint=problem.hint,
                         )  # fmt: skip
-                if said and not now.problems:
+                if reported and not now.problems:
                     log.info("source.well")
-                said = frozenset(problem.code for problem in now.problems)
+                reported = frozenset(problem.code for problem in now.problems)
             except Exception:
                 log.exception("source.internal_error")
             looks += 1

@@ -197,7 +197,7 @@ def test_one_that_the_database_no_longer_has_or_was_told_already_is_not():
     entry = state(a=TableState(state=ERRORED, code="key-changed", reason="it could not"))
     outcome = outcome_of(lambda _: SchemaPolicy(), lambda _: True)
     assert list(records([], entry, there=[], outcome=outcome)) == []
-    assert list(records([], entry, there=[T], said={T}, outcome=outcome)) == []
+    assert list(records([], entry, there=[T], commanded={T}, outcome=outcome)) == []
     assert len(list(records([], entry, there=[T], outcome=outcome))) == 1
 
 
@@ -205,8 +205,8 @@ def test_a_refusal_is_said_even_if_something_else_was_said_just_now():
     """It is seen once; what lasts comes with the next look."""
     refused = Difference(T, "column-dropped", Action.STOP, "it was dropped", refused=True)
     lasting = Difference(T, "not-published", Action.STOP, "it is not published")
-    assert len(list(records([refused], state(a=TableState()), there=[T], said={T}))) == 1
-    assert list(records([lasting], state(a=TableState()), there=[T], said={T})) == []
+    assert len(list(records([refused], state(a=TableState()), there=[T], commanded={T}))) == 1
+    assert list(records([lasting], state(a=TableState()), there=[T], commanded={T})) == []
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,9 @@ def test_what_was_mended_goes_on_and_is_read_again():
         ("table-resnapshot", T),
         ("table-resume", T),
     ]
-    assert list(records(changes, now, there=there, said={T})) == [], "a batch has to come first"
+    assert list(records(changes, now, there=there, commanded={T})) == [], (
+        "a batch has to come first"
+    )
 
 
 def test_a_table_that_the_configuration_left_out_does_not_stop():

@@ -72,7 +72,7 @@ def test_a_paused_table_waits_from_where_it_stopped():
     paused = table_state(state="paused", topics=["t.a"], from_offsets={"t.a": {0: 10, 1: 7}})
     state = PipelineState(batch=3, offsets={"t.a": {0: 20, 1: 7}}, tables={"a": paused})
     starts = planned.starts(KNOWN, state, starting="earliest")
-    arguments = {"state": state, "known": KNOWN, "places": starts}
+    arguments = {"state": state, "kafka": KNOWN, "places": starts}
     assert planned.waiting("a", "t.a", **arguments) == 10
     assert planned.waiting("b", "t.b", **arguments) == 3
     assert planned.waiting("c", "t.c", **arguments) is None

@@ -163,23 +163,25 @@ def _jars(facts: MachineFacts) -> Finding:
 
 
 def _python(facts: MachineFacts) -> Finding:
-    own, workers = facts.own, facts.workers
-    mend = f"unset {workers.said_by}, or set it to {own.command}"
+    driver, workers = facts.own, facts.workers
+    mend = f"unset {workers.said_by}, or set it to {driver.command}"
     cluster = bool(facts.master) and not facts.master.startswith("local")
     if workers.error and cluster:  # a path of the workers, or of an archive that is sent to them
         return _unseen(facts, f"is not on this machine ({workers.error})")
     if workers.error:
         return wrong("python", workers.command, workers.error, mend)
-    if workers.python != own.python:
-        reason = f"workers would run Python {workers.python}, this is {own.python}: Spark refuses"
+    if workers.python != driver.python:
+        reason = (
+            f"workers would run Python {workers.python}, this is {driver.python}: Spark refuses"
+        )
         return wrong("python", workers.command, reason, mend)
-    if workers.lakemark != own.lakemark:
+    if workers.lakemark != driver.lakemark:
         has = f"lakemark {workers.lakemark}" if workers.lakemark else "no lakemark"
-        reason = f"workers would have {has}, this is {own.lakemark}: both must be the same"
+        reason = f"workers would have {has}, this is {driver.lakemark}: both must be the same"
         return wrong("python", workers.command, reason, mend)
     if cluster:
         return _unseen(facts, "right on this machine")
-    return fine("python", workers.command, f"{own.python}, for workers too")
+    return fine("python", workers.command, f"{driver.python}, for workers too")
 
 
 def _unseen(facts: MachineFacts, here: str) -> Finding:

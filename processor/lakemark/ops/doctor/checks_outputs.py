@@ -104,13 +104,13 @@ def _of(table: str, like: str, facts: KafkaFacts, config: Config) -> Iterator[Fi
     name = _name(table, config)
     empty = name in facts.outputs.empty
     source, topic = facts.topics.get(like), facts.topics.get(name)
-    wanted = source.partitions if source else 0
+    needed = source.partitions if source else 0
     if topic is None:
-        yield _absent(name, wanted, facts, config)
+        yield _absent(name, needed, facts, config)
         return
     found = list(missing_rights(name, topic, ("describe", "write"), config))
     if topic.operations != frozenset():
-        found += _partitions(table, topic.partitions, wanted, empty=empty, config=config)
+        found += _partitions(table, topic.partitions, needed, empty=empty, config=config)
         found += _settings(name, topic, config)
     yield from found or [fine(CHECK, name, _kept(topic))]
 
@@ -149,19 +149,19 @@ def _absent(name: str, partitions: int, facts: KafkaFacts, config: Config) -> Fi
 
 
 def _partitions(
-    table: str, has: int, wanted: int, *, empty: bool, config: Config
+    table: str, has: int, needed: int, *, empty: bool, config: Config
 ) -> Iterator[Finding]:
-    if not has or not wanted or has == wanted:
+    if not has or not needed or has == needed:
         return
     name = _name(table, config)
     count = "1 partition" if has == 1 else f"{has} partitions"
-    reason = f"has {count}, its change topic {wanted}: keys do not stand beside each other"
-    if has < wanted and empty:
-        yield warning(CHECK, name, reason, widen_command(config, name, wanted))
+    reason = f"has {count}, its change topic {needed}: keys do not stand beside each other"
+    if has < needed and empty:
+        yield warning(CHECK, name, reason, widen_command(config, name, needed))
         return
     anew = [
         delete_command(config, name),
-        make_command(config, name, wanted, _made_with(config)),
+        make_command(config, name, needed, _made_with(config)),
         "lakemark run",
     ]
     if config.database is not None and not empty:

@@ -49,9 +49,9 @@ class PlaceFacts:
 
 def findings(facts: PlaceFacts, config: Config) -> list[Finding]:
     """Return all findings about the pipeline's place in the log."""
-    found = []
+    results = []
     if facts.missing:
-        found.append(
+        results.append(
             warning(
                 _CHECK,
                 config.checkpoint,
@@ -61,10 +61,10 @@ def findings(facts: PlaceFacts, config: Config) -> list[Finding]:
             )
         )
     elif facts.state is None:
-        found.append(fine(_CHECK, config.checkpoint, "the pipeline has not run yet"))
+        results.append(fine(_CHECK, config.checkpoint, "the pipeline has not run yet"))
     if facts.state is not None:
-        found += _places(facts, facts.state, config)
-    return found
+        results += _places(facts, facts.state, config)
+    return results
 
 
 def _places(facts: PlaceFacts, state: PipelineState, config: Config) -> Iterator[Finding]:
@@ -83,19 +83,19 @@ def _places(facts: PlaceFacts, state: PipelineState, config: Config) -> Iterator
 
 def _wanted(state: PipelineState) -> Offsets:
     """Return the first offset that is still to be read, by topic and partition."""
-    wanted = {topic: dict(partitions) for topic, partitions in state.offsets.items()}
+    offsets = {topic: dict(partitions) for topic, partitions in state.offsets.items()}
     for entry in state.tables.values():
         for topic, partitions in entry.progress.from_offsets.items():
             for partition, offset in partitions.items():
-                if topic in wanted and offset >= 0:  # below: Kafka's own words, such as earliest
-                    known = wanted[topic].get(partition, offset)
-                    wanted[topic][partition] = min(known, offset)
-    return wanted
+                if topic in offsets and offset >= 0:  # below: Kafka's own words, such as earliest
+                    known = offsets[topic].get(partition, offset)
+                    offsets[topic][partition] = min(known, offset)
+    return offsets
 
 
-def _aging(topic: str, wanted: Mapping[int, int], facts: PlaceFacts, config: Config) -> Finding:
+def _aging(topic: str, offsets: Mapping[int, int], facts: PlaceFacts, config: Config) -> Finding:
     aging = behind = 0
-    for partition, offset in wanted.items():
+    for partition, offset in offsets.items():
         end = facts.held.end.get(topic, {}).get(partition, offset)
         young = facts.aged.get(topic, {}).get(partition, 0)
         behind += max(0, end - offset)

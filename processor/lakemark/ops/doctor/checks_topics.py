@@ -171,12 +171,12 @@ def kept_for(settings: Mapping[str, str]) -> str:
 
 
 def missing_rights(
-    name: str, topic: Topic, wanted: Sequence[str], config: Config
+    name: str, topic: Topic, needed: Sequence[str], config: Config
 ) -> Iterator[Finding]:
     """Yield one finding for all rights with a topic that we lack; none if we have all."""
     if topic.operations is None:
         return  # the broker does not say
-    missing = [right for right in wanted if right not in topic.operations]
+    missing = [right for right in needed if right not in topic.operations]
     if missing:
         hidden = "it may not exist either: the broker does not say" if not topic.operations else ""
         reason = f"lakemark may not {' and '.join(missing)} it"
@@ -223,13 +223,13 @@ def _own_topics(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
         if topic is None:
             yield _own_missing(name, facts, config)
             continue
-        found = [
+        problems = [
             *missing_rights(name, topic, ("describe", "read", "write"), config),
             *refused.get(name, ()),
         ]
         if topic.operations != frozenset():
-            found += _own_differs(name, topic, plan, config)
-        yield from found or [fine("own topic", name, "as lakemark makes it")]
+            problems += _own_differs(name, topic, plan, config)
+        yield from problems or [fine("own topic", name, "as lakemark makes it")]
 
 
 def _own_missing(name: str, facts: KafkaFacts, config: Config) -> Finding:
@@ -246,7 +246,7 @@ def _own_missing(name: str, facts: KafkaFacts, config: Config) -> Finding:
 def _own_differs(
     name: str, topic: Topic, plan: tuple[int, dict[str, str]], config: Config
 ) -> Iterator[Finding]:
-    count, wanted = plan
+    count, settings = plan
     if topic.partitions > count == 1 and name != config.topics.control:
         yield warning(
             "own topic",
@@ -257,7 +257,7 @@ def _own_differs(
     if topic.settings is None:
         yield settings_hidden("own topic", name, config)
         return
-    kept, planned = int(topic.settings.get("retention.ms", "-1")), wanted.get("retention.ms")
+    kept, planned = int(topic.settings.get("retention.ms", "-1")), settings.get("retention.ms")
     if planned and 0 <= kept < int(planned):
         yield warning(
             "own topic",

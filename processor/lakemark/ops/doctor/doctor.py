@@ -46,7 +46,7 @@ def examine(config: Config, *, deadline_s: float = DEADLINE_S) -> list[Finding]:
 
 def _connector(config: Config, deadline_s: float) -> tuple[ConnectorAnswers | None, list[Finding]]:
     try:
-        found = Question("Kafka Connect", lambda: connector_facts(config)).result(deadline_s)
+        answers = Question("Kafka Connect", lambda: connector_facts(config)).result(deadline_s)
     except LakemarkError as error:
         connect = config.source.connect
         subject = connect.connector if connect else str(config.source.connector_file)
@@ -54,24 +54,24 @@ def _connector(config: Config, deadline_s: float) -> tuple[ConnectorAnswers | No
             *of_error("connector", subject, error),
             *unchecked(checks_connector.CHECKS[1:], "the connector's settings are unknown"),
         ]
-    return found, checks_connector.findings(found.facts, config)
+    return answers, checks_connector.findings(answers.facts, config)
 
 
 def _database(
-    config: Config, known: ConnectorAnswers | None, deadline_s: float
+    config: Config, answers: ConnectorAnswers | None, deadline_s: float
 ) -> tuple[Examination | None, list[Finding]]:
     if config.database is None:
         reason = "is not configured: there are no snapshots, and types come from schemas or a file"
         return None, [fine("database", "", reason)]
-    settings = known.connector.settings if known else {}
-    database = database_of(DatabaseAccess(config.database, _modes(known), settings))
+    settings = answers.connector.settings if answers else {}
+    database = database_of(DatabaseAccess(config.database, _modes(answers), settings))
     named = config.source.tables or settings.get("table.include.list")
     try:
-        found = Question(
+        examination = Question(
             "the database",
             lambda: database.examine(
-                known.connector if known else None,
-                streams=bool(known and known.facts.runs),
+                answers.connector if answers else None,
+                streams=bool(answers and answers.facts.runs),
                 chosen=bool(named),
             ),
         ).result(deadline_s)
@@ -80,19 +80,19 @@ def _database(
             *of_error("database", "", error),
             *unchecked(database.checks[1:], "the database did not answer"),
         ]
-    return found, found.findings
+    return examination, examination.findings
 
 
-def _modes(known: ConnectorAnswers | None) -> HandlingModes:
+def _modes(answers: ConnectorAnswers | None) -> HandlingModes:
     try:
-        return HandlingModes.from_connector(known.connector.settings if known else {})
+        return HandlingModes.from_connector(answers.connector.settings if answers else {})
     except ConfigError:  # a finding of the connector's
         return HandlingModes()
 
 
 def _kafka(
     config: Config,
-    known: ConnectorAnswers | None,
+    answers: ConnectorAnswers | None,
     database: Examination | None,
     deadline_s: float,
 ) -> list[Finding]:
@@ -103,9 +103,9 @@ def _kafka(
             "Kafka",
             lambda: kafka_facts(
                 config,
-                known.connector if known else None,
+                answers.connector if answers else None,
                 tables,
-                streams=bool(known and known.facts.runs),
+                streams=bool(answers and answers.facts.runs),
             ),
         ).result(deadline_s)
     except LakemarkError as error:
@@ -114,7 +114,7 @@ def _kafka(
             *unchecked((*checks_topics.CHECKS[1:], *outputs), "the brokers did not answer"),
         ]
     findings = [*checks_topics.findings(facts, config), *checks_outputs.findings(facts, config)]
-    if known is None:
+    if answers is None:
         why = "which topics it writes is unknown without the connector"
         return findings + unchecked(["change topic", *outputs], why)
-    return findings + checks_connector.other_cluster(known.facts, facts.cluster_id)
+    return findings + checks_connector.other_cluster(answers.facts, facts.cluster_id)

@@ -26,23 +26,25 @@ def connector_facts(config: Config) -> ConnectorAnswers:
         DependencyError: Connect does not answer.
         InvalidConfig: Connect does not know the connector, refuses us, or the file is unreadable.
     """
-    found = connectors.read(config)
+    connector = connectors.read(config)
     if config.source.connect is None:
-        return ConnectorAnswers(found, ConnectorFacts(found.name, found.settings, found.problems))
+        return ConnectorAnswers(
+            connector, ConnectorFacts(connector.name, connector.settings, connector.problems)
+        )
     with ConnectRest(config.source.connect) as rest:
         status, worker = rest.status(), rest.worker()
     facts = ConnectorFacts(
-        name=found.name,
-        settings=found.settings,
-        problems=found.problems,
+        name=connector.name,
+        settings=connector.settings,
+        problems=connector.problems,
         state=status.state,
         tasks=tuple(Task(task.id, task.state, task.trace) for task in status.tasks),
         version=worker.version,
         cluster_id=worker.cluster_id,
         skew_s=worker.skew_s,
-        committed=_committed(config, found) if config.output else None,
+        committed=_committed(config, connector) if config.output else None,
     )
-    return ConnectorAnswers(found, facts)
+    return ConnectorAnswers(connector, facts)
 
 
 def _committed(config: Config, connector: Connector) -> CommittedOffsets:

@@ -34,7 +34,7 @@ _PYTHONS: Final = ("spark.pyspark.python", "PYSPARK_PYTHON")
 
 def machine_facts(config: Config) -> MachineFacts:
     """Return all facts about this machine. Never raises: a failure is a fact."""
-    own = Interpreter(sys.executable, "", _minor(), __version__)
+    driver = Interpreter(sys.executable, "", _minor(), __version__)
     error, count = "", 0
     absent: tuple[str, ...] = ()
     try:
@@ -49,8 +49,8 @@ def machine_facts(config: Config) -> MachineFacts:
         absent=absent,
         cache=str(cache.cache_dir()),
         jars_error=error,
-        own=own,
-        workers=_workers(config, own),
+        own=driver,
+        workers=_workers(config, driver),
         master=config.spark_options().get("spark.master", ""),
         folders=(
             _folder("checkpoint", config.checkpoint, config),
@@ -79,12 +79,12 @@ def _java() -> Java:
     return Java(command, match[1])
 
 
-def _workers(config: Config, own: Interpreter) -> Interpreter:
+def _workers(config: Config, driver: Interpreter) -> Interpreter:
     settings = {**os.environ, **config.spark_options()}
     said_by = next((name for name in _PYTHONS if settings.get(name)), "")
-    command = settings.get(said_by, "") if said_by else own.command
-    if command == own.command:
-        return own
+    command = settings.get(said_by, "") if said_by else driver.command
+    if command == driver.command:
+        return driver
     try:
         lines = _said([command, "-c", _ASK]).splitlines()
     except (OSError, subprocess.SubprocessError) as error:

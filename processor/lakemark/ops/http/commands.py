@@ -63,13 +63,13 @@ def signal_record(body: bytes, *, pipeline: str, check: Callable[[str], None]) -
         )
     made = str(uuid.uuid4())
     value = _named(body, made)
-    found = signals.read(pipeline.encode(), value, pipeline=pipeline, unnamed=made)
-    if isinstance(found, Rejection):
-        raise RefusedError(found.message, code=found.code, hint=found.hint)
-    if isinstance(found, ExecuteSnapshot):
-        for condition in found.conditions:
+    signal = signals.read(pipeline.encode(), value, pipeline=pipeline, unnamed=made)
+    if isinstance(signal, Rejection):
+        raise RefusedError(signal.message, code=signal.code, hint=signal.hint)
+    if isinstance(signal, ExecuteSnapshot):
+        for condition in signal.conditions:
             check(condition.filter)
-    return SignalToSend(found.id, value)
+    return SignalToSend(signal.id, value)
 
 
 def _named(body: bytes, name: str) -> bytes:

@@ -63,13 +63,15 @@ class Gate:
             return None if _is_ours(headers.get("host", "")) else _other_host()
         if path in OPEN:
             return None
-        given = headers.get("authorization", "")
+        authorization = headers.get("authorization", "")
         # Starlette reads headers as ISO 8859-1; what was sent are the token's bytes.
-        if hmac.compare_digest(given.encode("iso-8859-1"), f"Bearer {self._token}".encode()):
+        if hmac.compare_digest(
+            authorization.encode("iso-8859-1"), f"Bearer {self._token}".encode()
+        ):
             return None
         answer = refused(
             401,
-            "no-token" if not given else "wrong-token",
+            "no-token" if not authorization else "wrong-token",
             "this needs the token of the setting http.token",
             "send it as: Authorization: Bearer TOKEN",
         )

@@ -121,15 +121,15 @@ def _fitted(
     engine: str,
 ) -> Target:
     rows = schema.arrow().append(pa.field(CDC, cdc_type(deletes=deletes)))
-    whole = sink.plan(rows, schema.table)
-    rows = schema_changes.followed(rows, whole, policy, schema.table)
+    complete = sink.plan(rows, schema.table)
+    rows = schema_changes.followed(rows, complete, policy, schema.table)
     needed = sink.plan(rows, schema.table)
     added = tuple(f"{needed.sources[f.name]} {f.type}" for f in needed.added)
     added += tuple(f"{CDC}.{f.name} {f.type}" for f in needed.members)
     widened = tuple(f"{needed.sources[n]} {was} to {kind}" for n, was, kind in needed.widened)
-    lacks = [f for f in whole.added if whole.sources[f.name] not in rows.names]
-    left_out = tuple(f"{whole.sources[f.name]} {f.type}" for f in lacks)
-    kinds = {whole.sources[n]: (was, kind) for n, was, kind in whole.widened}
+    lacks = [f for f in complete.added if complete.sources[f.name] not in rows.names]
+    left_out = tuple(f"{complete.sources[f.name]} {f.type}" for f in lacks)
+    kinds = {complete.sources[n]: (was, kind) for n, was, kind in complete.widened}
     kept = [(n, *kinds[n]) for n in kinds if rows.field(n).type == kinds[n][0]]
     left_out += tuple(f"{name} {kind} (it stays {was})" for name, was, kind in kept)
     dropped = tuple(sorted({*sink.columns()} - {*schema.by_name}))

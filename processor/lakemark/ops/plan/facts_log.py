@@ -52,7 +52,7 @@ def log_facts(config: Config, connector: Connector) -> LogFacts:
     """
     stored, missing = None, None
     back: tuple[str, ...] = ()
-    own = [config.topics.control]
+    control_topics = [config.topics.control]
     with Cluster(config) as cluster:
         counts = cluster.partition_counts(topic_plan(config))
         try:
@@ -65,16 +65,16 @@ def log_facts(config: Config, connector: Connector) -> LogFacts:
         read = list(stored.state.offsets) if stored and stored.state else []
         names = list(dict.fromkeys([*cluster.topics(connector.topic_pattern), *read]))
         ends = cluster.end_offsets(names, committed=False)
-        known = lag.Ends(lag.offsets(cluster.start_offsets(names)), lag.offsets(ends))
+        kafka = lag.Ends(lag.offsets(cluster.start_offsets(names)), lag.offsets(ends))
         settings, ids = cluster.settings_of(counts), cluster.topic_ids(read)
         control = Held(
-            cluster.topic_ids(own),
-            lag.offsets(cluster.start_offsets(own)),
-            lag.offsets(cluster.end_offsets(own, committed=False)),
+            cluster.topic_ids(control_topics),
+            lag.offsets(cluster.start_offsets(control_topics)),
+            lag.offsets(cluster.end_offsets(control_topics, committed=False)),
         )
     kept = read_compacted(config, config.topics.progress)
     running = settings_record.decode(kept.get(settings_record.KEY))
-    return LogFacts(counts, settings, known, ids, stored, missing, running, back, control)
+    return LogFacts(counts, settings, kafka, ids, stored, missing, running, back, control)
 
 
 def output_facts(

@@ -54,30 +54,30 @@ def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
     about_log = Question("Kafka", lambda: log_facts(config, connector))
     about_source = Question("the database", lambda: _source(config, connector))
     log, source = about_log.result(deadline_s), about_source.result(deadline_s)
-    known = _Known(config, connector, log, source)
-    names = known.names()
-    found = Question("the lake", lambda: targets(config, connector, names, known.state)).result(
+    facts = _Known(config, connector, log, source)
+    names = facts.names()
+    found = Question("the lake", lambda: targets(config, connector, names, facts.state)).result(
         deadline_s
     )
     outputs = Question("Kafka", lambda: output_facts(config, names)).result(deadline_s)
-    tables = tuple(known.table(name, names[name], found[name]) for name in sorted(names))
-    compared, changes = known.changes()
+    tables = tuple(facts.table(name, names[name], found[name]) for name in sorted(names))
+    compared, changes = facts.changes()
     return Plan(
         name=config.name,
         version=__version__,
-        checkpoint=known.standing(),
+        checkpoint=facts.standing(),
         tables=tables,
         topics=(
             *planned.own_topics(config, log.counts, log.settings),
             *planned.output_topics(config, tables, log.known, outputs),
         ),
-        starts=known.starts,
+        starts=facts.starts,
         snapshot=planned.snapshot(config, source.sizes, source.refused, source.chunk_bytes)
         if config.database is not None
         else None,
         compared=compared,
         changes=tuple(changes),
-        problems=tuple(known.problems()),
+        problems=tuple(facts.problems()),
     )
 
 
@@ -147,7 +147,7 @@ class _Known:
         waiting = None
         if self._log.stored is not None:
             waiting = planned.waiting(
-                name, topic, state=self.state, known=self._log.known, places=self.starts
+                name, topic, state=self.state, kafka=self._log.known, places=self.starts
             )
         if schema is None and waiting and not origin.startswith("events"):
             target = replace(

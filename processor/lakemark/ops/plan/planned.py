@@ -167,33 +167,33 @@ def own_topics(
         settings: of those that exist, as far as we may know.
     """
     wrong = dict(unusable(config, counts, settings))
-    found = []
-    for name, (partitions, wanted) in topic_plan(config).items():
+    planned_topics = []
+    for name, (partitions, made_with) in topic_plan(config).items():
         if name in wrong:
             bad = wrong[name]
-            found.append(
-                PlannedTopic(name, "stop", counts.get(name, 0), wanted, bad.message, bad.hint)
+            planned_topics.append(
+                PlannedTopic(name, "stop", counts.get(name, 0), made_with, bad.message, bad.hint)
             )
         elif name in counts:
-            found.append(PlannedTopic(name, "keep", counts[name], wanted))
+            planned_topics.append(PlannedTopic(name, "keep", counts[name], made_with))
         else:
-            found.append(PlannedTopic(name, "create", partitions, wanted))
-    return tuple(found)
+            planned_topics.append(PlannedTopic(name, "create", partitions, made_with))
+    return tuple(planned_topics)
 
 
 def output_topics(
     config: Config,
     tables: Iterable[PlannedTable],
-    known: lag.Ends,
-    found: Mapping[str, tuple[frozenset[str] | None, int]],
+    kafka: lag.Ends,
+    existing: Mapping[str, tuple[frozenset[str] | None, int]],
 ) -> tuple[PlannedTopic, ...]:
     """Return the output topics: the first record of a table makes its own.
 
     Args:
         config: ours.
         tables: as planned.
-        known: ends of the change topics.
-        found: of those that exist, or are kept from us, what we may do with them (None: unknown)
+        kafka: ends of the change topics.
+        existing: of those that exist, or are kept from us, what we may do with them (None: unknown)
             and their number of partitions.
     """
     if config.output is None:
@@ -202,9 +202,9 @@ def output_topics(
     planned = []
     for table in tables:
         name = topic_of(config.output.topic_prefix, table.name)
-        rights, count = found.get(name, (None, len(known.ends.get(table.topic, ()))))
+        rights, count = existing.get(name, (None, len(kafka.ends.get(table.topic, ()))))
         missing = [right for right in _WRITING if rights is not None and right not in rights]
-        action: TopicAction = "stop" if missing else "keep" if name in found else "create"
+        action: TopicAction = "stop" if missing else "keep" if name in existing else "create"
         reason = hint = ""
         if missing:
             reason = f"lakemark may not {' and '.join(missing)} {name}: {table.name} stops"
@@ -216,7 +216,7 @@ def output_topics(
 
 
 def starts(
-    known: lag.Ends, state: PipelineState | None, *, starting: Literal["earliest", "latest"]
+    kafka: lag.Ends, state: PipelineState | None, *, starting: Literal["earliest", "latest"]
 ) -> tuple[Start, ...]:
     """Return the start of every partition that is read.
 
@@ -224,19 +224,19 @@ def starts(
     where a new checkpoint begins, and nothing else.
 
     Args:
-        known: first offsets and ends of the change topics.
+        kafka: first offsets and ends of the change topics.
         state: of the newest batch; None before the first.
         starting: as configured.
     """
-    found = []
-    for topic, partitions in sorted(known.ends.items()):
+    partition_starts = []
+    for topic, partitions in sorted(kafka.ends.items()):
         for partition, end in sorted(partitions.items()):
-            first = known.starts.get(topic, {}).get(partition, 0)
+            first = kafka.starts.get(topic, {}).get(partition, 0)
             read = state.offsets.get(topic, {}).get(partition) if state else None
             offset, basis = _start(read, first, end, starting if state is None else "earliest")
             waiting = max(0, end - max(first, offset))
-            found.append(Start(topic, partition, offset, basis, end, waiting))
-    return tuple(found)
+            partition_starts.append(Start(topic, partition, offset, basis, end, waiting))
+    return tuple(partition_starts)
 
 
 def _start(
@@ -252,7 +252,7 @@ def waiting(
     topic: str,
     *,
     state: PipelineState | None,
-    known: lag.Ends,
+    kafka: lag.Ends,
     places: Iterable[Start],
 ) -> int | None:
     """Count the records of a table's topics that are to be applied; None where no topic is known.
@@ -261,7 +261,7 @@ def waiting(
     """
     entry = state.tables.get(table) if state else None
     if entry is not None and entry.topics and state is not None:
-        return lag.unread_of(entry, state.offsets, known)
+        return lag.unread_of(entry, state.offsets, kafka)
     counts = [place.waiting for place in places if place.topic == topic]
     return sum(counts) if counts else None
 
@@ -309,14 +309,14 @@ def snapshot(
         refused: why some of them cannot be read.
         most: bytes that a chunk may have.
     """
-    wanted = config.snapshot.chunk_rows
+    chunk_rows = config.snapshot.chunk_rows
     scans = []
     for table, rows, size in sizes:
-        fitting = fitting_rows(wanted, rows=rows, size=size, most=most)
+        fitting = fitting_rows(chunk_rows, rows=rows, size=size, most=most)
         chunks = max(1, ceil(rows / fitting))
         why = refused.get(table, "")
         scans.append(PlannedScan(table, rows, size, 0 if why else chunks, why))
-    return PlannedSnapshot(wanted, config.snapshot.parallelism, tuple(scans))
+    return PlannedSnapshot(chunk_rows, config.snapshot.parallelism, tuple(scans))
 
 
 def schema_from(*, in_events: bool | None, database: bool) -> SchemaFrom:
