@@ -147,20 +147,20 @@ class BatchRunner(Protocol):
         """
 
     def stream(
-        self, rows: Any, plan: BatchPlan, news: Callable[[], Sequence[OffsetRange]]
+        self, rows: Any, plan: BatchPlan, changes: Callable[[], Sequence[OffsetRange]]
     ) -> Results:
         """Run all stages over a batch of the query.
 
         Args:
             rows: what `on_batch` was given.
             plan: what to do.
-            news: the records of the change topics that the batch has.
+            changes: the records of the change topics that the batch has.
         """
 
     def reread(self, ranges: Sequence[OffsetRange], plan: BatchPlan) -> Results:
         """Decode and merge records of the change topics, without the shards."""
 
-    def finish(self, own: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:
+    def finish(self, table_plan: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:
         """Do the driver's part of a merge by the engine spark-merge; fill in the outcome.
 
         Raises:

@@ -102,13 +102,13 @@ class LocalRunner:
         self,
         rows: Sequence[OffsetRange],
         plan: BatchPlan,
-        news: Callable[[], Sequence[OffsetRange]],
+        changes: Callable[[], Sequence[OffsetRange]],
     ) -> Results:
         """See `BatchRunner`; `rows` are the records of lakemark's own topics."""
         batch, shards = plan.lake.batch, range(plan.decode.shards)
         passed = list[dict[str, Any]]()
         taken: dict[int, list[window.Row]] = {shard: [] for shard in shards}
-        for row in _decoded(news(), self._client, plan):
+        for row in _decoded(changes(), self._client, plan):
             if row["kind"] in window.FOLDED:
                 taken[row["shard"]].append((row["kind"], row["source"], row["first"], row["blob"]))
             else:
@@ -158,7 +158,7 @@ class LocalRunner:
         rows = list(_decoded(ranges, self._client, plan))
         return _merged(rows, plan) if ranges else Results()
 
-    def finish(self, own: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:  # noqa: ARG002
+    def finish(self, table_plan: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:  # noqa: ARG002
         """See `BatchRunner`.
 
         Raises:
@@ -174,7 +174,7 @@ class LocalRunner:
         """See `BatchRunner`."""
         if not hasattr(self._kept, "kept"):
             self._kept.kept = OpenClients()
-        return run_chunk(spec, settings, kept=self._kept.kept)
+        return run_chunk(spec, settings, clients=self._kept.kept)
 
 
 def parts_of(record: Mapping[str, Any]) -> Iterator[tuple[int, bytes]]:
@@ -197,9 +197,9 @@ def parts_of(record: Mapping[str, Any]) -> Iterator[tuple[int, bytes]]:
 
 
 def _decoded(
-    found: Sequence[OffsetRange], client: Mapping[str, Any], plan: BatchPlan
+    ranges: Sequence[OffsetRange], client: Mapping[str, Any], plan: BatchPlan
 ) -> Iterator[dict[str, Any]]:
-    for rows in tasks.decode(fetch.records(found, client), plan.decode) if found else ():
+    for rows in tasks.decode(fetch.records(ranges, client), plan.decode) if ranges else ():
         yield from rows.to_pylist()
 
 
@@ -245,22 +245,22 @@ class _Sources:
             begun[2] = {self._own[1]: {PARTITION: control}}
         return begun
 
-    def ends(self, known: Sequence[Offsets]) -> list[Offsets]:
+    def ends(self, read: Sequence[Offsets]) -> list[Offsets]:
         """Return the end offsets now, by source.
 
         Args:
-            known: end offsets of what was read of each.
+            read: end offsets of what was read of each.
 
         Raises:
             DependencyError: `source-data-expired`: less is there than was read.
         """
-        topics = {*self._cluster.topics(self._pattern), *self._own, *(t for k in known for t in k)}
+        topics = {*self._cluster.topics(self._pattern), *self._own, *(t for k in read for t in k)}
         found = self._split(self._cluster.end_offsets(sorted(topics)))
-        for before, now in zip(known, found, strict=True):
+        for before, now in zip(read, found, strict=True):
             offset_ranges.between(before, now)  # raises
         return found
 
-    def next(self, known: Sequence[Offsets], ends: Sequence[Offsets]) -> list[Offsets]:
+    def next(self, read: Sequence[Offsets], ends: Sequence[Offsets]) -> list[Offsets]:
         """Return the ends of the next batch: as many records of each source as a batch may have."""
         stream = self._config.stream
         most = (
@@ -268,7 +268,7 @@ class _Sources:
             chunk_records(stream.shards),
             CONTROL_RECORDS,
         )
-        return [limited(*some, most=count) for *some, count in zip(known, ends, most, strict=True)]
+        return [limited(*some, most=count) for *some, count in zip(read, ends, most, strict=True)]
 
     def _split(self, offsets: Mapping[tuple[str, int], int]) -> list[Offsets]:
         found: list[Offsets] = [{}, {}, {}]
@@ -278,13 +278,13 @@ class _Sources:
         return found
 
 
-def limited(known: Offsets, ends: Offsets, *, most: int) -> Offsets:
+def limited(read: Offsets, ends: Offsets, *, most: int) -> Offsets:
     """Return ends of at most about `most` records, as Spark limits them.
 
     Each partition has as large a share of them as of all, and one at least if it has any.
     """
     sizes = {
-        (topic, partition): end - known.get(topic, {}).get(partition, 0)
+        (topic, partition): end - read.get(topic, {}).get(partition, 0)
         for topic, partitions in ends.items()
         for partition, end in partitions.items()
     }
@@ -294,7 +294,7 @@ def limited(known: Offsets, ends: Offsets, *, most: int) -> Offsets:
     found: Offsets = {}
     for (topic, partition), size in sizes.items():
         share = min(size, max(1, most * size // total)) if size else 0
-        begin = known.get(topic, {}).get(partition, 0)
+        begin = read.get(topic, {}).get(partition, 0)
         found.setdefault(topic, {})[partition] = begin + share
     return found
 
@@ -363,16 +363,16 @@ class LocalQuery:
         if checkpoint.newest_planned() > batch:
             before, batch = self._known(batch), batch + 1
             self._one(batch, before, checkpoint.offsets(batch))
-        known = self._known(batch)
-        target = sources.ends(known) if self._once else None
+        read = self._known(batch)
+        target = sources.ends(read) if self._once else None
         while not self._stopped.is_set():
             self._triggered = True
-            ends = sources.next(known, target or sources.ends(known))
-            if any(offset_ranges.between(*some) for some in zip(known, ends, strict=True)):
+            ends = sources.next(read, target or sources.ends(read))
+            if any(offset_ranges.between(*some) for some in zip(read, ends, strict=True)):
                 batch += 1
                 checkpoint.note_planned(batch, ends)
-                self._one(batch, known, ends)
-                known = ends
+                self._one(batch, read, ends)
+                read = ends
                 continue
             if self._once:
                 return

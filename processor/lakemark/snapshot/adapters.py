@@ -135,7 +135,7 @@ class Adapters:
         topic = self.config.topics.notifications
         self._publish(topic, [(one.key(), one.value()) for one in notifications])
 
-    def _publish(self, topic: str, found: Sequence[tuple[bytes, bytes | None]]) -> None:
+    def _publish(self, topic: str, messages: Sequence[tuple[bytes, bytes | None]]) -> None:
         if self._closed:  # a step that took long ends beside its successor
             raise DependencyError("the query has ended", code="superseded")
         now = self.monotonic()
@@ -143,15 +143,15 @@ class Adapters:
             self.owned()
             self._owned_until = now + _OWNED_S
         client, self._producer = self._producer or records.producer(self.config), None
-        records.publish(self.config, topic, found, client=client)
+        records.publish(self.config, topic, messages, client=client)
         self._producer = client
 
     def signals(self) -> list[SignalRecord]:
         """See `Ports`."""
         consumer = self._consumer or self._subscribed()
-        found, given = [], consumer.consume(100, timeout=0)
+        signals, messages = [], consumer.consume(100, timeout=0)
         self._still_admitted()  # else they are read again by another consumer
-        for message in given:
+        for message in messages:
             if message.error() is not None:
                 continue  # the client tries again; other partitions go on
             partition, offset = int(message.partition() or 0), int(message.offset() or 0)
@@ -163,8 +163,8 @@ class Adapters:
                 unnamed=f"{self.config.topics.signals}-{partition}-{offset}",
                 stands=msgspec.json.encode(self._offsets),
             )
-            found.append(record)
-        return found
+            signals.append(record)
+        return signals
 
     def _still_admitted(self) -> None:
         """Replace a consumer whose password is no longer the right one."""
@@ -264,16 +264,18 @@ class Adapters:
 
     def texts(self, table: str, keys: Sequence[str]) -> dict[str, list[str]]:
         """See `Ports`."""
-        found: dict[str, list[str]] = {}
+        texts_by_key: dict[str, list[str]] = {}
         if not keys:
-            return found
+            return texts_by_key
         columns = self._asked().key_columns(table)
         for key in keys if columns else ():
             try:
-                (found[key],) = map(list, self.settings.source.key_texts([key.encode()], columns))
+                (texts_by_key[key],) = map(
+                    list, self.settings.source.key_texts([key.encode()], columns)
+                )
             except TableError as error:
                 log.warning("snapshot.key_unreadable", table=table, code=error.code)
-        return found
+        return texts_by_key
 
     def _key(self, table: str) -> list[Column]:
         """Return the columns of a table's key; none if there is no such table. From any thread.
@@ -337,14 +339,14 @@ class Adapters:
 
     def fingerprint(self, table: str) -> str:
         """See `Ports`."""
-        found = self.settings.source.schemas([table])
-        if table not in found:
+        schemas = self.settings.source.schemas([table])
+        if table not in schemas:
             raise TableError(
                 f"there is no table {table}",
                 code="table-gone",
                 hint="correct the name, or take the table out of the configuration",
             )
-        return found[table].fingerprint()
+        return schemas[table].fingerprint()
 
     def partial_keys(self, table: str) -> tuple[str, ...]:
         """See `Ports`."""

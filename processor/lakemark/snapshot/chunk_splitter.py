@@ -194,17 +194,17 @@ class ChunkSplitter:
 
 def _of_keys(keys: list[list[str]], rows: int) -> list[Chunk]:
     """Return chunks of keys, small enough for a page of them to go into one record."""
-    found: list[Chunk] = []
+    chunks: list[Chunk] = []
     some: list[list[str]] = []
     left = 0
     for key in keys:
         size = sum(len(part.encode()) + 4 for part in key)
         if not some or len(some) == rows or size > left:
             some, left = [], KEY_BYTES
-            found.append(Chunk(keys=some))
+            chunks.append(Chunk(keys=some))
         some.append(key)
         left -= size
-    return found
+    return chunks
 
 
 def _untouched(chunks: list[Chunk]) -> tuple[int, int]:

@@ -97,7 +97,7 @@ def run_chunk(
     settings: ReadSettings,
     *,
     again: bool = False,
-    kept: "OpenClients | None" = None,
+    clients: "OpenClients | None" = None,
 ) -> ChunkResult:
     """Read a chunk and write its parts. Never raises: an error stands in the result.
 
@@ -106,9 +106,9 @@ def run_chunk(
         settings: of the read, and where to write.
         again: whether Spark runs this task for another time. Then nothing is read: the first may
             still be writing under the same attempt.
-        kept: clients open from an earlier chunk, not used by another thread; None = the process's.
+        clients: open from an earlier chunk, not used by another thread; None = the process's.
     """
-    begun, kept = time.monotonic(), kept or _kept
+    begun, clients = time.monotonic(), clients or _kept
     if again:
         return ChunkResult(
             attempt=spec.attempt,
@@ -120,12 +120,12 @@ def run_chunk(
             ),
         )
     try:
-        return _run(spec, settings, begun, kept)
+        return _run(spec, settings, begun, clients)
     except LakemarkError as error:
-        kept.drop()
-        return _failed(spec, settings, begun, error, kept)
+        clients.drop()
+        return _failed(spec, settings, begun, error, clients)
     except Exception as error:  # noqa: BLE001 - a failed task would be run again under its number
-        kept.drop()
+        clients.drop()
         return ChunkResult(
             attempt=spec.attempt,
             seconds=time.monotonic() - begun,
@@ -138,8 +138,10 @@ def run_chunk(
         )
 
 
-def _run(spec: ChunkSpec, settings: ReadSettings, begun: float, kept: "OpenClients") -> ChunkResult:
-    rows = kept.reader_of(settings).read(
+def _run(
+    spec: ChunkSpec, settings: ReadSettings, begun: float, clients: "OpenClients"
+) -> ChunkResult:
+    rows = clients.reader_of(settings).read(
         spec.table,
         span=spec.span,
         condition=spec.condition,
@@ -160,7 +162,7 @@ def _run(spec: ChunkSpec, settings: ReadSettings, begun: float, kept: "OpenClien
             told=settings.config.output is not None,
         ),
     )
-    counts = _write(parts, spec, settings.config, kept.producer_of(settings.config))
+    counts = _write(parts, spec, settings.config, clients.producer_of(settings.config))
     bad = [(key.decode(), code) for key, code, _ in chunk.bad[: chunks.MAX_BAD]]
     return ChunkResult(
         attempt=spec.attempt,
@@ -303,17 +305,21 @@ _kept = OpenClients()
 
 
 def _failed(
-    spec: ChunkSpec, settings: ReadSettings, begun: float, error: LakemarkError, kept: OpenClients
+    spec: ChunkSpec,
+    settings: ReadSettings,
+    begun: float,
+    error: LakemarkError,
+    clients: OpenClients,
 ) -> ChunkResult:
     cut: tuple[KeyRange, ...] = ()
     hint, retried = error.hint, error.retried
     if error.code in _HALVED and spec.keys is None:
         try:
-            cut = _halves(spec, settings, error.code, kept)
+            cut = _halves(spec, settings, error.code, clients)
         except LakemarkError:
-            kept.drop()  # then the whole is read again
+            clients.drop()  # then the whole is read again
         except Exception:  # noqa: BLE001
-            kept.drop()
+            clients.drop()
         else:
             if not cut and error.code == chunks.TOO_LARGE:
                 hint, retried = _INDIVISIBLE, False
@@ -331,7 +337,7 @@ def _failed(
 
 
 def _halves(
-    spec: ChunkSpec, settings: ReadSettings, code: str, kept: OpenClients
+    spec: ChunkSpec, settings: ReadSettings, code: str, clients: OpenClients
 ) -> tuple[KeyRange, ...]:
     """Return the halves of the chunk's range; none if it has no two keys.
 
@@ -341,7 +347,7 @@ def _halves(
     late = code == chunks.STATEMENT_TIMEOUT
     for condition in dict.fromkeys((None, spec.condition) if late else (spec.condition, None)):
         try:
-            found = halves(spec.span, _middle(spec, settings, condition, kept))
+            found = halves(spec.span, _middle(spec, settings, condition, clients))
         except LakemarkError as error:
             if error.code != chunks.STATEMENT_TIMEOUT:
                 raise
@@ -351,9 +357,9 @@ def _halves(
 
 
 def _middle(
-    spec: ChunkSpec, settings: ReadSettings, condition: Condition | None, kept: OpenClients
+    spec: ChunkSpec, settings: ReadSettings, condition: Condition | None, clients: OpenClients
 ) -> Boundary | None:
-    reader = kept.reader_of(settings)
+    reader = clients.reader_of(settings)
     return reader.middle(spec.table, spec.span, condition=condition, surrogate=spec.surrogate)
 
 

@@ -92,14 +92,14 @@ class Coordinator:
         self.store.reset()
         self.state.chunks = {}
         self.completion.reset()
-        kept = self.ports.load()
-        life = int(kept.get(COORDINATOR_KEY, b"0")) + 1
+        stored = self.ports.load()
+        life = int(stored.get(COORDINATOR_KEY, b"0")) + 1
         self.ports.save({COORDINATOR_KEY: str(life).encode()})
         self.state.next_attempt = life << 32
         self.store.say(AttemptsBegin(attempt=self.state.next_attempt))
-        self.signals.take_up(kept)
-        pages = {key for key in kept if key.startswith(PAGE_PREFIX)}
-        for run, chunks in runs.loaded(kept):
+        self.signals.take_up(stored)
+        pages = {key for key in stored if key.startswith(PAGE_PREFIX)}
+        for run, chunks in runs.loaded(stored):
             self.state.runs[run.id] = run
             if run.over:
                 self.store.rest(run)

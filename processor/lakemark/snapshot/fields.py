@@ -159,7 +159,7 @@ def conditions(name: str, value: Any) -> tuple[AdditionalCondition, ...]:
     if not isinstance(value, list):
         raise wrong_type(name, f"a list, such as {example}", value)
     _check_number(name, value)
-    found, costs = [], list[int]()
+    filters, costs = [], list[int]()
     for at, entry in enumerate(value):
         here = f"{name}[{at}]"
         if not isinstance(entry, dict):
@@ -172,8 +172,8 @@ def conditions(name: str, value: Any) -> tuple[AdditionalCondition, ...]:
         if not condition:
             raise bad_value(f"{here}.filter is empty", "write a condition, or remove the entry")
         pattern = _pattern(f"{here}.data-collection", entry["data-collection"], costs)
-        found.append(AdditionalCondition(pattern, condition))
-    return tuple(found)
+        filters.append(AdditionalCondition(pattern, condition))
+    return tuple(filters)
 
 
 def keys(name: str, value: Any) -> tuple[PrimaryKey, ...]:
@@ -182,14 +182,14 @@ def keys(name: str, value: Any) -> tuple[PrimaryKey, ...]:
         raise wrong_type(name, 'a list, such as [1, 2] or [{"id": 1}]', value)
     if not value:
         raise bad_value(f"{name} is empty", "list the keys to read, or leave it out for all rows")
-    found = tuple(_key(f"{name}[{at}]", entry) for at, entry in enumerate(value))
-    first = found[0]
-    for at, key in enumerate(found):
+    parsed = tuple(_key(f"{name}[{at}]", entry) for at, entry in enumerate(value))
+    first = parsed[0]
+    for at, key in enumerate(parsed):
         if len(key.values) != len(first.values) or set(key.columns) != set(first.columns):
             raise bad_value(
                 f"{name}[{at}] has other parts than {name}[0]", "write all keys in one form"
             )
-    return found
+    return parsed
 
 
 def _key(name: str, value: Any) -> PrimaryKey:
@@ -233,20 +233,20 @@ def delay(name: str, value: Any) -> timedelta:
         raise bad_value(f"{name} is not a duration", hint) from None
 
 
-def check_names(found: Iterable[str], known: Sequence[str], where: str) -> None:
+def check_names(names: Iterable[str], allowed: Sequence[str], where: str) -> None:
     """Refuse the first name that is not known, and tell the nearest one that is."""
-    for name in found:
-        if name not in known:
+    for name in names:
+        if name not in allowed:
             raise RefusedError(
                 f"{where} has no field {cut(name)}",
                 code="unknown-field",
-                hint=nearest(name, known, f"it has {', '.join(known)}"),
+                hint=nearest(name, allowed, f"it has {', '.join(allowed)}"),
             )
 
 
-def missing(name: str, wanted: str) -> RefusedError:
+def missing(name: str, expected: str) -> RefusedError:
     """Return the error for a field that must be there and is not."""
-    return RefusedError(f"{name} is missing", code="missing-field", hint=f"write {wanted}")
+    return RefusedError(f"{name} is missing", code="missing-field", hint=f"write {expected}")
 
 
 def bad_value(message: str, hint: str) -> RefusedError:
@@ -254,7 +254,7 @@ def bad_value(message: str, hint: str) -> RefusedError:
     return RefusedError(message, code="bad-value", hint=hint)
 
 
-def wrong_type(name: str, wanted: str, value: Any) -> RefusedError:
+def wrong_type(name: str, expected: str, value: Any) -> RefusedError:
     """Return the error for a value of another JSON type than the field."""
     found = next(word for kinds, word in _JSON_WORDS if isinstance(value, kinds))
-    return RefusedError(f"{name} is {found}", code="wrong-type", hint=f"write {wanted}")
+    return RefusedError(f"{name} is {found}", code="wrong-type", hint=f"write {expected}")

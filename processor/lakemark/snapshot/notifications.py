@@ -216,15 +216,15 @@ def read(value: bytes | None) -> Notification | None:
     Never raises. Fields that are not known are left out, and so are details that are no text.
     """
     try:
-        given = msgspec.json.decode(value or b"null")
+        fields = msgspec.json.decode(value or b"null")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if not isinstance(given, dict) or given.get("aggregate_type") != AGGREGATE_TYPE:
+    if not isinstance(fields, dict) or fields.get("aggregate_type") != AGGREGATE_TYPE:
         return None
-    id_, kind, ts_ms = (given.get(name) for name in ("id", "type", "timestamp"))
+    id_, kind, ts_ms = (fields.get(name) for name in ("id", "type", "timestamp"))
     if not (isinstance(id_, str) and isinstance(kind, str)):
         return None
-    data = given.get("additional_data")
+    data = fields.get("additional_data")
     details = data.items() if isinstance(data, dict) else ()
     texts = {name: text for name, text in details if isinstance(text, str)}
     return Notification(id_, kind, AGGREGATE_TYPE, texts, ts_ms if isinstance(ts_ms, int) else 0)
@@ -252,7 +252,7 @@ def _of_run(subject: Subject, kind: str, details: dict[str, str], ts_ms: int) ->
 def _numbers(progress: Progress | None, *, paused: bool = False) -> dict[str, str]:
     if progress is None:
         return {}
-    found = {
+    numbers = {
         "chunk_index": progress.chunks,
         "total_chunks": progress.total_chunks,
         "total_rows_scanned": progress.rows,
@@ -262,4 +262,4 @@ def _numbers(progress: Progress | None, *, paused: bool = False) -> dict[str, st
         "rows_per_second": progress.rows_per_second(),
         "eta_seconds": None if paused else progress.eta_seconds(),
     }
-    return {name: str(number) for name, number in found.items() if number is not None}
+    return {name: str(number) for name, number in numbers.items() if number is not None}

@@ -121,19 +121,21 @@ class OutputFrontier:
             "snapshot.fence_delayed", code=error.code, reason=error.message, hint=error.hint
         )
 
-    def _answered(self, found: Committed) -> None:
+    def _answered(self, committed: Committed) -> None:
         """Take an answer of Connect's; one given before is waited for first.
 
         Of that one, topics that are gone count no more, and those made anew count to their new end.
         """
         self._asking = False
         before = self._waits_for
-        if before is not None and found.position:
+        if before is not None and committed.position:
             ends = {
-                topic: {n: min(end, found.ends[topic].get(n, 0)) for n, end in partitions.items()}
+                topic: {
+                    n: min(end, committed.ends[topic].get(n, 0)) for n, end in partitions.items()
+                }
                 for topic, partitions in before.ends.items()
-                if topic in found.ends
+                if topic in committed.ends
             }
             self._waits_for = Committed(before.position, ends)
-        elif found.position > self.said:
-            self._waits_for = found
+        elif committed.position > self.said:
+            self._waits_for = committed

@@ -222,7 +222,7 @@ class RunStore:
         self.forget(run, table)
         self._scanned(run, table)
 
-    def end(self, run: Run, *, state: str = "", said: bool = False) -> None:
+    def end(self, run: Run, *, state: str = "", notified: bool = False) -> None:
         """Disarm a run whose tables are all over."""
         failed = [table for table in run.tables if table.state == runs.FAILED]
         run.state = state or (runs.FAILED if failed else runs.COMPLETED)
@@ -245,7 +245,7 @@ class RunStore:
         self.rest(run)
         self.changed(run)
         log.info("snapshot.ended", run=run.id, state=run.state, code=run.code)
-        if not said:
+        if not notified:
             done = run.state == runs.COMPLETED
             self.notify(self.completed(run) if done else self.aborted(run))
         for table in run.tables:
@@ -413,7 +413,7 @@ class RunStore:
 
     def _progress(self, run: Run, tables: Sequence[TableRun]) -> Progress:
         totals = [table.total for table in tables]
-        known = [table.over or table.state not in {runs.WAITING, runs.CUTTING} for table in tables]
+        is_cut = [table.over or table.state not in {runs.WAITING, runs.CUTTING} for table in tables]
         return Progress(
             chunks=sum(table.settled for table in tables),
             total_chunks=sum(table.chunks for table in tables),
@@ -421,7 +421,7 @@ class RunStore:
             inexact=sum(table.inexact for table in tables),
             seconds=tables[0].seconds if len(tables) == 1 else run.seconds,
             total_rows=None if min(totals, default=-1) < 0 else sum(totals),
-            known=sum(known) / len(known),
+            known=sum(is_cut) / len(is_cut),
         )
 
     def count_seconds(self, run: Run) -> None:

@@ -117,7 +117,7 @@ def then(run: FollowedRun, notification: Notification) -> FollowedRun:
     return replace(run, state=state, tables=tables, last=notification)
 
 
-def newest_of_runs(found: Iterable[Notification]) -> list[Notification]:
+def newest_of_runs(notifications: Iterable[Notification]) -> list[Notification]:
     """Return the newest notification of every run, in the order in which they were written.
 
     A signal that pauses, resumes, changes or stops runs is answered under its own id, in the same
@@ -125,9 +125,9 @@ def newest_of_runs(found: Iterable[Notification]) -> list[Notification]:
     stopped in part goes on: such a notification is left out.
     """
     newest: dict[str, Notification] = {}
-    known: set[str] = set()
+    run_ids: set[str] = set()
     left: dict[str, set[str]] = {}
-    for notification in found:
+    for notification in notifications:
         tables = left.setdefault(notification.id, set(tables_of(notification)))
         if notification.type == "ABORTED":
             tables.difference_update(tables_of(notification))
@@ -136,8 +136,8 @@ def newest_of_runs(found: Iterable[Notification]) -> list[Notification]:
         newest.pop(notification.id, None)
         newest[notification.id] = notification
         told = notification.type not in _ANSWERS or notification.additional_data.get("code")
-        known.update([notification.id] if told or is_of_run(notification) else [])
-    return [last for id_, last in newest.items() if id_ in known]
+        run_ids.update([notification.id] if told or is_of_run(notification) else [])
+    return [last for id_, last in newest.items() if id_ in run_ids]
 
 
 def _scan(data: Mapping[str, str]) -> Scan:

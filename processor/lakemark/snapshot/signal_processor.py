@@ -80,10 +80,10 @@ class SignalProcessor:
         self._until, self._backoff = -math.inf, Backoff()
         self.trouble: LakemarkError | None = None
 
-    def take_up(self, kept: Mapping[bytes, bytes]) -> None:
+    def take_up(self, stored: Mapping[bytes, bytes]) -> None:
         """Take up the stored mark of signals under way, and the ids that a person has left out."""
-        self._mark = handling.decode(kept.get(HANDLING_KEY))
-        self._skipped = signal_skip.names_in(kept)
+        self._mark = handling.decode(stored.get(HANDLING_KEY))
+        self._skipped = signal_skip.names_in(stored)
 
     def skips(self, run: Run) -> bool:
         """End a run that a person has left out; say whether it is one."""
@@ -227,7 +227,7 @@ class SignalProcessor:
             )
             if all(table.over for table in run.tables):
                 done = any(table.state == runs.DONE for table in run.tables)
-                self.store.end(run, state="" if done else runs.STOPPED, said=not done)
+                self.store.end(run, state="" if done else runs.STOPPED, notified=not done)
         if not stopped:
             self._reject(
                 Rejection(

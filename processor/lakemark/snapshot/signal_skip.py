@@ -26,9 +26,9 @@ def key_of(name: str) -> bytes:
     return _PREFIX + name.encode("utf-8", "surrogatepass").hex().encode()
 
 
-def names_in(kept: Iterable[bytes]) -> set[str]:
+def names_in(stored: Iterable[bytes]) -> set[str]:
     """Return the ids that are to be left out, from the keys of the progress topic."""
-    found = [key.removeprefix(_PREFIX) for key in kept if key.startswith(_PREFIX)]
+    found = [key.removeprefix(_PREFIX) for key in stored if key.startswith(_PREFIX)]
     return {
         bytes.fromhex(name.decode()).decode("utf-8", "surrogatepass")
         for name in found
@@ -37,16 +37,16 @@ def names_in(kept: Iterable[bytes]) -> set[str]:
 
 
 def unread(
-    signals: Iterable[tuple[int, int, bytes | None]], kept: Mapping[bytes, bytes], *, topic: str
+    signals: Iterable[tuple[int, int, bytes | None]], stored: Mapping[bytes, bytes], *, topic: str
 ) -> list[str]:
     """Return the ids of the signals that have not been dealt with.
 
     Args:
         signals: partition, offset and value of the records of the signals topic.
-        kept: the newest records of the progress topic, by key.
+        stored: the newest records of the progress topic, by key.
         topic: name of the signals topic, of which ids are made for signals without one.
     """
-    stand = msgspec.json.decode(kept.get(SIGNALS_KEY, b"{}"), type=dict[int, int])
+    stand = msgspec.json.decode(stored.get(SIGNALS_KEY, b"{}"), type=dict[int, int])
     return [
         id_of(value, f"{topic}-{partition}-{offset}")
         for partition, offset, value in signals
@@ -54,7 +54,7 @@ def unread(
     ]
 
 
-def what(name: str, signals: Sequence[str], kept: Mapping[bytes, bytes]) -> str:
+def what(name: str, signals: Sequence[str], stored: Mapping[bytes, bytes]) -> str:
     """Return in words whether this id is a signal or a run.
 
     Raises:
@@ -62,7 +62,7 @@ def what(name: str, signals: Sequence[str], kept: Mapping[bytes, bytes]) -> str:
     """
     if name in signals:
         return "a signal that waits"
-    going = [run.id for run, _ in runs.loaded(kept) if not run.over]
+    going = [run.id for run, _ in runs.loaded(stored) if not run.over]
     if name in going:
         return "a run that goes on"
     known = list(dict.fromkeys([*signals, *going]))

@@ -43,39 +43,41 @@ class SignalContext:
     against: Callable[[str], Rejection | None]
 
 
-def accept(signal: ExecuteSnapshot, known: SignalContext) -> Run | Rejection:
+def accept(signal: ExecuteSnapshot, context: SignalContext) -> Run | Rejection:
     """Return the run of a signal, or the reason why there is none.
 
     Patterns that match no table are skipped as long as another does. A table that cannot be read
     fails in the run, and the others are read.
     """
     try:
-        return _accept(signal, known)
+        return _accept(signal, context)
     except RefusedError as refused:
         return Rejection(signal.id, refused.code, refused.message, refused.hint)
 
 
-def _accept(signal: ExecuteSnapshot, known: SignalContext) -> Run:
-    chosen = matching(signal.data_collections, known.schemas)
+def _accept(signal: ExecuteSnapshot, context: SignalContext) -> Run:
+    chosen = matching(signal.data_collections, context.schemas)
     if not chosen.tables:
         first = signal.data_collections[0]
-        _check_is_table(signal.data_collections, known)
+        _check_is_table(signal.data_collections, context)
         raise RefusedError(
             "no table that the connector captures (table.include.list) matches data-collections",
             code="unknown-table",
-            hint=nearest(first, known.schemas, "it captures " + ", ".join(list(known.schemas)[:5])),
+            hint=nearest(
+                first, context.schemas, "it captures " + ", ".join(list(context.schemas)[:5])
+            ),
         )
     _check_conditions(signal, chosen.tables)
     if signal.surrogate_key:
-        _check_surrogate(signal.surrogate_key, chosen.tables, known)
+        _check_surrogate(signal.surrogate_key, chosen.tables, context)
     filters = signal.filters_of(chosen.tables)
-    tables = [_table(name, filters.get(name, ""), known) for name in chosen.tables]
+    tables = [_table(name, filters.get(name, ""), context) for name in chosen.tables]
     if all(table.state == FAILED for table in tables):
         failed = tables[0]
         raise RefusedError(failed.reason, code=failed.code, hint=failed.hint)
     if signal.keys:
         _one_table(signal, chosen.tables)
-        tables[0].keys = _keys(signal.keys, chosen.tables[0], known)
+        tables[0].keys = _keys(signal.keys, chosen.tables[0], context)
     return Run(
         signal.id,
         tables,
@@ -88,12 +90,12 @@ def _accept(signal: ExecuteSnapshot, known: SignalContext) -> Run:
     )
 
 
-def _table(name: str, text: str, known: SignalContext) -> TableRun:
+def _table(name: str, text: str, context: SignalContext) -> TableRun:
     table = TableRun(name, condition=text)
     try:
         if text:
-            known.condition(name, text)  # refused now, and not in the middle of the run
-        reason = against(name, known.against) if known.schemas[name].key else _NO_KEY
+            context.condition(name, text)  # refused now, and not in the middle of the run
+        reason = against(name, context.against) if context.schemas[name].key else _NO_KEY
     except LakemarkError as error:
         if not is_of_a_table(error):
             raise
@@ -123,11 +125,11 @@ def against(name: str, ask: Callable[[str], Rejection | None]) -> Rejection | No
         return Rejection("", error.code, error.message, error.hint)
 
 
-def _check_is_table(names: Sequence[str], known: SignalContext) -> None:
+def _check_is_table(names: Sequence[str], context: SignalContext) -> None:
     """Refuse names of views and the like; no other reason against reading matters here."""
     for name in filter(_PLAIN_NAME.fullmatch, names):
         try:
-            known.against(name)
+            context.against(name)
         except LakemarkError as error:
             if error.code == _NOT_A_TABLE:
                 raise RefusedError(error.message, code=error.code, hint=error.hint) from None
@@ -145,9 +147,9 @@ def _check_conditions(signal: ExecuteSnapshot, tables: Sequence[str]) -> None:
             )
 
 
-def _check_surrogate(column: str, tables: Sequence[str], known: SignalContext) -> None:
+def _check_surrogate(column: str, tables: Sequence[str], context: SignalContext) -> None:
     for table in tables:
-        names = known.schemas[table].by_name
+        names = context.schemas[table].by_name
         if column not in names:
             raise RefusedError(
                 f"{table} has no column {column} to order its chunks by",
@@ -171,14 +173,14 @@ def _one_table(signal: ExecuteSnapshot, tables: Sequence[str]) -> None:
         )
 
 
-def _keys(given: Sequence[PrimaryKey], table: str, known: SignalContext) -> list[list[str]]:
-    columns = known.schemas[table].key
+def _keys(keys: Sequence[PrimaryKey], table: str, context: SignalContext) -> list[list[str]]:
+    columns = context.schemas[table].key
     if not columns:
         raise RefusedError(
             f"{table} has no key", code="no-key", hint="leave keys out, or give it a primary key"
         )
-    found = []
-    for key in given:
+    key_texts = []
+    for key in keys:
         names = key.columns or columns
         if len(key.values) != len(columns) or set(names) != set(columns):
             raise RefusedError(
@@ -187,8 +189,8 @@ def _keys(given: Sequence[PrimaryKey], table: str, known: SignalContext) -> list
                 hint='write {"' + '": …, "'.join(columns) + '": …}, or a list in this order',
             )
         by_name = dict(zip(names, key.values, strict=True))
-        found.append(tuple(_text(by_name[column]) for column in columns))
-    return [list(key) for key in dict.fromkeys(found)]
+        key_texts.append(tuple(_text(by_name[column]) for column in columns))
+    return [list(key) for key in dict.fromkeys(key_texts)]
 
 
 def _text(value: Scalar) -> str:

@@ -210,13 +210,13 @@ def matching(
         tables: the known tables' texts.
         ignore_case: as Debezium does for additional conditions, and only for them.
     """
-    known = list(tables)
+    candidates = list(tables)
     chosen: dict[str, None] = {}
     unmatched = []
     for pattern in dict.fromkeys(patterns):
         regex = compile_java(pattern, ignore_case=ignore_case)
-        found = [t for t in known if regex.matches(t) or regex.matches(plain_of(t))]
-        found = found or [table for table in known if pattern in {table, _quoted(table)}]
+        found = [t for t in candidates if regex.matches(t) or regex.matches(plain_of(t))]
+        found = found or [table for table in candidates if pattern in {table, _quoted(table)}]
         chosen.update(dict.fromkeys(found))
         if not found:
             unmatched.append(pattern)
@@ -227,12 +227,12 @@ def _quoted(table: str) -> str:
     return ".".join(f'"{part}"' for part in TableId.parse(table).parts)
 
 
-def _own_id(given: Mapping[str, Any]) -> str:
+def _own_id(record: Mapping[str, Any]) -> str:
     """Return the signal's id; empty when it has none.
 
     A number is no valid id: it is returned as text, to name the rejection.
     """
-    found = given.get("id")
+    found = record.get("id")
     if isinstance(found, int) and not isinstance(found, bool):
         return str(found)
     return found if isinstance(found, str) and found.strip() else ""
@@ -259,18 +259,18 @@ def _check_key(key: bytes | None, pipeline: str) -> None:
     )
 
 
-def _signal(name: str, given: Mapping[str, Any]) -> Signal:
-    fields.check_names(given, ("id", "type", "data"), "the signal")
-    if given.get("id") is not None:
-        fields.identifier("id", given["id"])
-    kind = given.get("type")
+def _signal(name: str, record: Mapping[str, Any]) -> Signal:
+    fields.check_names(record, ("id", "type", "data"), "the signal")
+    if record.get("id") is not None:
+        fields.identifier("id", record["id"])
+    kind = record.get("type")
     if kind is None:
         raise fields.missing("type", f"one of {', '.join(_TYPES)}")
     if not isinstance(kind, str):
         raise fields.wrong_type("type", "text", kind)
     if kind not in _TYPES:
         raise _unknown_type(kind)
-    data = given.get("data")
+    data = record.get("data")
     if data is None or (isinstance(data, str) and not data.strip()):
         data = {}
     readers, build = _TYPES[kind]
@@ -279,12 +279,12 @@ def _signal(name: str, given: Mapping[str, Any]) -> Signal:
     return build(name, {n: readers[n](n, v) for n, v in known.items() if v is not None})
 
 
-def _execute(name: str, found: Mapping[str, Any]) -> ExecuteSnapshot:
-    tables = found.get("data-collections", ())
+def _execute(name: str, data: Mapping[str, Any]) -> ExecuteSnapshot:
+    tables = data.get("data-collections", ())
     if not tables:
         raise fields.missing("data-collections", 'at least one table, such as ["public.orders"]')
-    conditions = found.get("additional-conditions", ())
-    if for_all := found.get("additional-condition"):
+    conditions = data.get("additional-conditions", ())
+    if for_all := data.get("additional-condition"):
         if conditions:
             raise fields.bad_value(
                 "additional-condition and additional-conditions are both set",
@@ -295,30 +295,30 @@ def _execute(name: str, found: Mapping[str, Any]) -> ExecuteSnapshot:
         id=name,
         data_collections=tables,
         conditions=conditions,
-        surrogate_key=found.get("surrogate-key") or None,
-        keys=found.get("keys", ()),
-        chunk_rows=found.get("chunk-rows"),
-        parallelism=found.get("parallelism"),
-        delay=found.get("delay"),
-        priority=found.get("priority", 0),
+        surrogate_key=data.get("surrogate-key") or None,
+        keys=data.get("keys", ()),
+        chunk_rows=data.get("chunk-rows"),
+        parallelism=data.get("parallelism"),
+        delay=data.get("delay"),
+        priority=data.get("priority", 0),
     )
 
 
-def _stop(name: str, found: Mapping[str, Any]) -> StopSnapshot:
-    return StopSnapshot(name, found.get("data-collections", ()))
+def _stop(name: str, data: Mapping[str, Any]) -> StopSnapshot:
+    return StopSnapshot(name, data.get("data-collections", ()))
 
 
-def _set(name: str, found: Mapping[str, Any]) -> SetSnapshot:
-    if "id" not in found:
+def _set(name: str, data: Mapping[str, Any]) -> SetSnapshot:
+    if "id" not in data:
         raise fields.missing("data.id", "the id of the run to change")
-    if len(found) == 1:
+    if len(data) == 1:
         raise fields.missing("chunk-rows, parallelism or delay", "what to change")
     return SetSnapshot(
         id=name,
-        run=found["id"],
-        chunk_rows=found.get("chunk-rows"),
-        parallelism=found.get("parallelism"),
-        delay=found.get("delay"),
+        run=data["id"],
+        chunk_rows=data.get("chunk-rows"),
+        parallelism=data.get("parallelism"),
+        delay=data.get("delay"),
     )
 
 

@@ -230,20 +230,20 @@ def _fetch_missing(jars: list[Jar], *, root: Path, progress: Progress) -> None:
     """Fetch and check what is missing, with the lock held."""
     output = ""
     for attempt in range(ATTEMPTS):
-        wanted = _missing(jars, root)
-        if not wanted:
+        missing = _missing(jars, root)
+        if not missing:
             return
         if attempt:
-            progress(f"{len(wanted)} files are still missing, trying again")
+            progress(f"{len(missing)} files are still missing, trying again")
             time.sleep(BACKOFF_S * attempt)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=root) as scratch:
-            output = _run_ivy(wanted, scratch=Path(scratch), progress=progress)
-            _take_over(wanted, Path(scratch) / "lib", root)
-    wanted = _missing(jars, root)
-    if wanted:
+            output = _run_ivy(missing, scratch=Path(scratch), progress=progress)
+            _take_over(missing, Path(scratch) / "lib", root)
+    missing = _missing(jars, root)
+    if missing:
         raise JarError(
-            f"{len(wanted)} of {len(jars)} jars could not be fetched in {ATTEMPTS} attempts, first "
-            f"{wanted[0].coordinates}: {_reason(output)}",
+            f"{len(missing)} of {len(jars)} jars could not be fetched in {ATTEMPTS} attempts,"
+            f" first {missing[0].coordinates}: {_reason(output)}",
             hint=_hint(output, root),
         )
 
@@ -260,9 +260,9 @@ def _hint(output: str, root: Path) -> str:
     )
 
 
-def _take_over(wanted: Iterable[Jar], source: Path, root: Path) -> None:
+def _take_over(jars: Iterable[Jar], source: Path, root: Path) -> None:
     """Check fetched files and move each to its place in one step."""
-    for jar in wanted:
+    for jar in jars:
         fetched = jar.path(source)
         if not fetched.exists():
             continue
@@ -279,14 +279,14 @@ def _take_over(wanted: Iterable[Jar], source: Path, root: Path) -> None:
         fetched.replace(place)
 
 
-def _run_ivy(wanted: list[Jar], *, scratch: Path, progress: Progress) -> str:
+def _run_ivy(jars: list[Jar], *, scratch: Path, progress: Progress) -> str:
     """Let Ivy fetch files into `scratch`/lib and return what it printed.
 
     Ivy's exit code says nothing (it is 0 for some failures and 1 if a single file is missing), so
     the caller looks at the files.
     """
     module = scratch / "ivy.xml"
-    module.write_text(_ivy_module(wanted), encoding="utf-8")
+    module.write_text(_ivy_module(jars), encoding="utf-8")
     settings = scratch / "ivysettings.xml"
     settings.touch(mode=0o600)  # may hold the password of the user's mirror
     try:
@@ -304,9 +304,9 @@ def _run_ivy(wanted: list[Jar], *, scratch: Path, progress: Progress) -> str:
         *("-confs", "default"),
         *("-retrieve", f"{scratch}/lib/[organisation]/[artifact]-[revision](-[classifier]).[ext]"),
     ]
-    progress(f"fetching {len(wanted)} files from the Maven repository")
+    progress(f"fetching {len(jars)} files from the Maven repository")
     try:
-        return _follow(command, len(wanted), progress)
+        return _follow(command, len(jars), progress)
     except OSError as error:
         raise JarError(
             f"{command[0]} cannot be run: {error.strerror}",
@@ -335,9 +335,9 @@ def _follow(command: list[str], total: int, progress: Progress) -> str:
     return "".join(lines)
 
 
-def _ivy_module(wanted: Iterable[Jar]) -> str:
+def _ivy_module(jars: Iterable[Jar]) -> str:
     """Return Ivy's description of the wanted files: exactly these, nothing behind them."""
-    dependencies = "\n".join(_ivy_dependency(jar) for jar in wanted)
+    dependencies = "\n".join(_ivy_dependency(jar) for jar in jars)
     return (
         '<ivy-module version="2.0" xmlns:e="http://ant.apache.org/ivy/extra">\n'
         '<info organisation="lakemark" module="jars"/>\n'

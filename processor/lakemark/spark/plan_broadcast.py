@@ -31,16 +31,16 @@ class QueryContext:
     kafka: Mapping[str, Any]
 
 
-def send(spark: SparkSession, plan: DecodePlan, known: QueryContext) -> None:
+def send(spark: SparkSession, plan: DecodePlan, context: QueryContext) -> None:
     """Give the plan to the tasks of all jobs that this thread runs from now on."""
-    news = {t: s for t, s in plan.stretch.schemas.items() if known.schemas.get(t) is not s}
-    gone = known.schemas.keys() - plan.stretch.schemas.keys()
+    news = {t: s for t, s in plan.stretch.schemas.items() if context.schemas.get(t) is not s}
+    gone = context.schemas.keys() - plan.stretch.schemas.keys()
     small = replace(plan, kafka={}, stretch=replace(plan.stretch, schemas=news))
     text = base64.b64encode(zlib.compress(pickle.dumps((small, gone)))).decode()
     spark.sparkContext.setLocalProperty(PROPERTY, text)
 
 
-def receive(known: QueryContext) -> DecodePlan:
+def receive(query_context: QueryContext) -> DecodePlan:
     """Return the plan, in a task.
 
     Raises:
@@ -51,9 +51,9 @@ def receive(known: QueryContext) -> DecodePlan:
     if text is None:
         raise RuntimeError("this task was not told what to do: please report this defect")
     small, gone = _read(text)
-    schemas = {t: s for t, s in known.schemas.items() if t not in gone}
+    schemas = {t: s for t, s in query_context.schemas.items() if t not in gone}
     stretch = replace(small.stretch, schemas=schemas | small.stretch.schemas)
-    return replace(small, kafka=known.kafka, stretch=stretch)
+    return replace(small, kafka=query_context.kafka, stretch=stretch)
 
 
 @lru_cache(maxsize=2)

@@ -94,7 +94,7 @@ def query(
     spark: SparkSession,
     config: Config,
     change_log: ChangeLog,
-    known: QueryContext,
+    context: QueryContext,
     *,
     armed: bool,
     control: int = 0,
@@ -105,7 +105,7 @@ def query(
         spark: the session.
         config: the pipeline's.
         change_log: how the change topics are read.
-        known: what the tasks know from the start.
+        context: what the tasks know from the start.
         armed: whether the operator needs touches.
         control: first offset of the control topic that a new checkpoint reads.
     """
@@ -134,7 +134,7 @@ def query(
 
     @causes.carrying
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return tasks.decode(batches, plan_broadcast.receive(known))
+        return tasks.decode(batches, plan_broadcast.receive(context))
 
     if armed:
         # A task of every partition that has news would cost more than its records where they are
@@ -148,7 +148,7 @@ def query(
         chunks,
         controls,
         shards=stream.shards,
-        slot_of=lambda table: plan_broadcast.receive(known).slot(table),
+        slot_of=lambda table: plan_broadcast.receive(context).slot(table),
     )
 
 

@@ -169,11 +169,11 @@ def _start_python(spark: SparkSession) -> None:
         spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()
 
 
-def with_own(settings: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+def with_own(settings: Mapping[str, str], user_settings: Mapping[str, str]) -> dict[str, str]:
     """Return our settings under the user's, which win; a setting that is a list keeps ours too."""
-    merged = {**settings, **own}
+    merged = {**settings, **user_settings}
     for name, separator in LISTS.items():
-        both = [given for given in (settings.get(name), own.get(name)) if given]
+        both = [given for given in (settings.get(name), user_settings.get(name)) if given]
         if both:
             merged[name] = separator.join(both)
     return merged
@@ -188,16 +188,16 @@ def workers_python(config: Config, environ: Mapping[str, str]) -> str:
     return given or sys.executable
 
 
-def _launched(found: Sequence[Path], config: Config) -> dict[str, str]:
+def _launched(jar_files: Sequence[Path], config: Config) -> dict[str, str]:
     """Return a session's settings whose Java we start: here, or as a cluster's driver."""
     settings = {
         "spark.driver.memory": "2g",
-        "spark.driver.extraClassPath": os.pathsep.join(map(str, found)),
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, jar_files)),
     }
     if config.spark_options().get(MASTER, "local").startswith("local"):
         return settings | _local(config)
     # Executors fetch them from the driver, each once.
-    return settings | {"spark.jars": ",".join(map(str, found))}
+    return settings | {"spark.jars": ",".join(map(str, jar_files))}
 
 
 def _local(config: Config) -> dict[str, str]:
@@ -254,10 +254,10 @@ def _require_jars() -> None:
         )
 
 
-def _java_options(archive: ClassArchive, own: str) -> str:
+def _java_options(archive: ClassArchive, user_options: str) -> str:
     """Return our Java options, then the user's; throughput counts, not pauses."""
-    collector = "" if "-XX:+Use" in own else "-XX:+UseParallelGC"
-    return " ".join(filter(None, [collector, archive.options(), own]))
+    collector = "" if "-XX:+Use" in user_options else "-XX:+UseParallelGC"
+    return " ".join(filter(None, [collector, archive.options(), user_options]))
 
 
 def _end_java(in_hurry: Callable[[], bool]) -> bool:

@@ -135,14 +135,14 @@ class SparkRunner:
         self._stages.require(armed=armed)
 
     def stream(
-        self, rows: DataFrame, plan: BatchPlan, news: Callable[[], Sequence[OffsetRange]]
+        self, rows: DataFrame, plan: BatchPlan, changes: Callable[[], Sequence[OffsetRange]]
     ) -> Results:
         """See `BatchRunner`."""
-        known = self._known
-        plan_broadcast.send(self._spark, plan.decode, known)
+        context = self._known
+        plan_broadcast.send(self._spark, plan.decode, context)
         if not self._stages.armed:
             read = query.decoded(
-                self._spark, self._change_log, news(), lambda: plan_broadcast.receive(known)
+                self._spark, self._change_log, changes(), lambda: plan_broadcast.receive(context)
             )
             rows = rows if read is None else rows.union(read)
         return _merge(rows, plan)
@@ -153,9 +153,9 @@ class SparkRunner:
         rows = query.decoded(self._spark, self._change_log, ranges, lambda: decode)
         return _merge(rows, plan) if rows is not None else Results()
 
-    def finish(self, own: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:
+    def finish(self, table_plan: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:
         """See `BatchRunner`."""
-        formats.format_named(plan.format).finish(self._spark, own, outcome, plan)
+        formats.format_named(plan.format).finish(self._spark, table_plan, outcome, plan)
 
     def read_chunk(self, spec: ChunkSpec, settings: ReadSettings) -> ChunkResult:
         """See `BatchRunner`."""

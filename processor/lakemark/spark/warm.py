@@ -83,11 +83,11 @@ def _config(place: str) -> Config:
     })  # fmt: skip
 
 
-def _load(spark: SparkSession, found: Sequence[Path]) -> None:
+def _load(spark: SparkSession, jar_files: Sequence[Path]) -> None:
     """Load Kafka's clients and Spark's part for them."""
     java: Any = spark._jvm  # noqa: SLF001 - PySpark has no other way to Java
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
-    for jar in found:
+    for jar in jar_files:
         if "kafka" not in jar.name:
             continue
         with zipfile.ZipFile(jar) as entries:

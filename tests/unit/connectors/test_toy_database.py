@@ -95,7 +95,7 @@ class ToyWorld(World):
         return self.windows.write(closes=closes, opens=opens)
 
     def read_chunk(self, spec: ChunkSpec) -> ChunkResult:
-        return run_chunk(spec, self.ours, kept=self.clients)
+        return run_chunk(spec, self.ours, clients=self.clients)
 
     def condition(self, table: str, text: str) -> Condition:
         return self.questions.condition(table, text)
