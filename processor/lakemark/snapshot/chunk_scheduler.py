@@ -301,7 +301,7 @@ class ChunkScheduler:
         if attempt.result is not None and not (chunk.keys and table.whole):  # not read before
             table.inexact += attempt.result.inexact
         table.first_lo = min(table.first_lo or attempt.low, attempt.low)
-        self.store.touch(attempt.run, table, [attempt.chunk])
+        self.store.chunks_changed(attempt.run, table, [attempt.chunk])
 
     def unstick(self, now: float) -> None:
         """Void attempts that lost a part: a shard decided later ones, and not these.

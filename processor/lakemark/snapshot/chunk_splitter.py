@@ -150,7 +150,7 @@ class ChunkSplitter:
         self.state.chunks[run.id, table.table] = chunks
         table.cuts += 1
         table.state, table.chunks, table.cut_rows = runs.READING, len(chunks), rows
-        self.store.touch(run, table, range(len(chunks)))
+        self.store.chunks_changed(run, table, range(len(chunks)))
 
     def repair(self, run: Run, table: TableRun, keys: list[list[str]]) -> None:
         """Add chunks that read these keys again."""
@@ -182,14 +182,14 @@ class ChunkSplitter:
     def _over(self, run: Run, table: TableRun, at: int) -> None:
         self.state.chunks[run.id, table.table][at].done = True
         table.settled += 1
-        self.store.touch(run, table, [at])
+        self.store.chunks_changed(run, table, [at])
 
     def _add(self, run: Run, table: TableRun, more: list[Chunk]) -> None:
         chunks = self.state.chunks[run.id, table.table]
         first = len(chunks)
         chunks += more
         table.chunks = len(chunks)
-        self.store.touch(run, table, range(first, len(chunks)))
+        self.store.chunks_changed(run, table, range(first, len(chunks)))
 
 
 def _of_keys(keys: list[list[str]], rows: int) -> list[Chunk]:

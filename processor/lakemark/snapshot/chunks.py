@@ -1,9 +1,9 @@
-"""Chunks: what is asked of one read, what it answers, and its rows as records of the chunks topic.
+"""Chunks: the request for one read, its result, and its rows as records of the chunks topic.
 
-Pure. The rows of a chunk go to the shards of their keys, as packets of at most `MAX_PART_BYTES`;
-each is a *part*, a record of its own. The manifest (a control record) says how many parts each
-shard gets: `ChunkResult.parts`. Where the rows are written to a data file (`filed`), the shards get
-their keys only, and one record has parts of all shards.
+Pure. The rows of a chunk go to the shards of their keys, as chunk batches of at most
+`MAX_PART_BYTES`; each is a *part*, a record of its own. The manifest (a control record) says how
+many parts each shard gets: `ChunkResult.parts`. Where the rows are written to a data file
+(`filed`), the shards get their keys only, and one record has parts of all shards.
 """
 
 import math
@@ -26,7 +26,7 @@ from lakemark.model.key_ranges import CUT_TIMEOUT, WHOLE, Boundary, Condition, K
 from lakemark.model.schema import TableSchema
 
 MAX_PART_BYTES: Final = 900_000
-NO_SHARD: Final = -1  # of a record that has packets of several as headers
+NO_SHARD: Final = -1  # of a record with chunk batches of several as headers
 # What a record has besides key and value; Kafka's format needs less than a tenth of it.
 _RECORD_OVERHEAD: Final = 1024
 

@@ -280,7 +280,7 @@ class RunStore:
         self._dirty[key] = run
         self._gone.discard(key)
 
-    def touch(self, run: Run, table: TableRun, chunks: Iterable[int]) -> None:
+    def chunks_changed(self, run: Run, table: TableRun, chunks: Iterable[int]) -> None:
         """Note that these chunks of a table, and the run, are to be stored as they are now."""
         self.changed(run)
         for page in {at // runs.PAGE for at in chunks}:

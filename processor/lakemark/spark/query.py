@@ -1,17 +1,17 @@
 """The stages of a batch as Spark's data frames: reading, decoding, the operator.
 
-    in quiet times                              while runs of snapshots are armed
+    in quiet times                            while runs of snapshots are armed
 
-    changes, offsets only ─┐                    changes ─► decode ─► packets, touches ─┐
-    chunks ────────────────┼─► operator ─┐      chunks ────────────────────────────────┼─► operator
-    control ───────────────┘             ├─►    control ───────────────────────────────┘
-    ranges ─► decode ─► packets ─────────┘
+    changes, offsets only ─┐                  changes ─► decode ─► change batches, keys ─┐
+    chunks ────────────────┼─► operator ─┐    chunks ────────────────────────────────────┼► operator
+    control ───────────────┘             ├─►  control ───────────────────────────────────┘
+    ranges ─► decode ─► change batches ──┘
 
-What the operator needs of the log, touches, it can only get within the query's own plan, from rows
-that Spark's reader gives. While no run is armed it needs none. Then Spark's source says only which
-offsets a batch has (`limit(0)`: Spark plans no reader for it), and the tasks read these records
-themselves, beside the operator and not before it: a third of the processor time of a batch was
-their way through Java.
+The operator can get the log's changed keys only within the query's own plan, from rows that Spark's
+reader gives. While no run is armed it needs none. Then Spark's source says only which offsets a
+batch has (`limit(0)`: Spark plans no reader for it), and the tasks read these records themselves,
+beside the operator and not before it: a third of the processor time of a batch was their way
+through Java.
 
 Both have the same sources and the same operator, so that either goes on with the checkpoint of the
 other.
@@ -106,7 +106,7 @@ def query(
         config: the pipeline's.
         change_log: how the change topics are read.
         context: what the tasks know from the start.
-        armed: whether the operator needs touches.
+        armed: whether the operator needs changed keys.
         control: first offset of the control topic that a new checkpoint reads.
     """
     stream, names = config.stream, config.topics
