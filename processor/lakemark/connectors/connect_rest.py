@@ -119,7 +119,7 @@ class ConnectRest:
             DependencyError: `connect-too-old`: it has the connector and does not tell them.
         """
         try:
-            found = self._get(f"{self._path()}/offsets")
+            answer = self._get(f"{self._path()}/offsets")
         except InvalidConfig as error:
             if all(problem.path != UNKNOWN_CONNECTOR for problem in error.problems):
                 raise
@@ -131,20 +131,20 @@ class ConnectRest:
                 hint="Connect 3.6 or newer does; with an older one chunks of tables with output "
                 "topics wait for a later event in every partition of the tables",
             ) from error
-        entries = found.get("offsets") if isinstance(found, dict) else None
+        entries = answer.get("offsets") if isinstance(answer, dict) else None
         if not isinstance(entries, list):
             raise self._odd_answer()
         return entries
 
     def status(self) -> ConnectorStatus:
         """Return the states of the connector and its tasks."""
-        found = self._get(f"{self._path()}/status")
+        answer = self._get(f"{self._path()}/status")
         try:
             tasks = [
                 TaskStatus(int(t["id"]), str(t["state"]), str(t.get("trace", "")))
-                for t in found["tasks"]
+                for t in answer["tasks"]
             ]
-            return ConnectorStatus(str(found["connector"]["state"]), tuple(tasks))
+            return ConnectorStatus(str(answer["connector"]["state"]), tuple(tasks))
         except (KeyError, TypeError, ValueError) as error:
             raise self._odd_answer() from error
 
@@ -153,16 +153,16 @@ class ConnectRest:
         begun = time.time()
         response = self._response("/")
         middle = (begun + time.time()) / 2
-        found = response.json()
-        if not isinstance(found, dict) or "version" not in found:
+        answer = response.json()
+        if not isinstance(answer, dict) or "version" not in answer:
             raise self._odd_answer()
         try:
             said = parsedate_to_datetime(response.headers["date"]).timestamp()
         except (KeyError, ValueError):
-            return Worker(str(found["version"]), str(found.get("kafka_cluster_id", "")), None)
+            return Worker(str(answer["version"]), str(answer.get("kafka_cluster_id", "")), None)
         # The header has whole seconds, cut off: half a second is what is lost on average.
         return Worker(
-            str(found["version"]), str(found.get("kafka_cluster_id", "")), said + 0.5 - middle
+            str(answer["version"]), str(answer.get("kafka_cluster_id", "")), said + 0.5 - middle
         )
 
     def _signed(self, request: httpx.Request) -> httpx.Request:
@@ -208,15 +208,15 @@ class ConnectRest:
         return response
 
     def _unknown(self) -> InvalidConfig:
-        wanted = self._connect.connector
+        connector = self._connect.connector
         try:
             answer = self._client.get("/connectors").json()
             known = [str(name) for name in answer] if isinstance(answer, list) else []
         except (httpx.HTTPError, ValueError):
             known = []
-        near = difflib.get_close_matches(wanted, known, n=1)
+        near = difflib.get_close_matches(connector, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has: {', '.join(known) or 'none'}"
-        message = f"Connect at {self._shown()} has no connector {wanted!r}"
+        message = f"Connect at {self._shown()} has no connector {connector!r}"
         return InvalidConfig([Mistake(UNKNOWN_CONNECTOR, message, hint)])
 
     def _away(self, reason: str) -> DependencyError:

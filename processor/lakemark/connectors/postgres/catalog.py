@@ -378,17 +378,17 @@ def _adaptive(name: str, typmod: int, modes: HandlingModes) -> Field:
 
 def modifiers(catalog: Iterable[CatalogColumn]) -> dict[str, int]:
     """Return `Column.modifier` of each column with times or char(n), or arrays of these."""
-    found = {}
+    by_column = {}
     for column in catalog:
-        kind, given = column.element_type_name or column.type_name, column.typmod
+        kind, modifier = column.element_type_name or column.type_name, column.typmod
         if kind == "interval":
-            given = -1 if given < 0 else given & _INTERVAL_DIGITS
-            found[column.name] = given if 0 <= given <= USUAL_DIGITS else USUAL_DIGITS
+            modifier = -1 if modifier < 0 else modifier & _INTERVAL_DIGITS
+            by_column[column.name] = modifier if 0 <= modifier <= USUAL_DIGITS else USUAL_DIGITS
         elif kind in _WITH_FRACTION:
-            found[column.name] = given if given >= 0 else USUAL_DIGITS
-        elif kind == "bpchar" and given >= 0:
-            found[column.name] = given - 4
-    return found
+            by_column[column.name] = modifier if modifier >= 0 else USUAL_DIGITS
+        elif kind == "bpchar" and modifier >= 0:
+            by_column[column.name] = modifier - 4
+    return by_column
 
 
 def from_catalog(
@@ -409,7 +409,7 @@ def from_catalog(
     """
     with readable(f"what the catalog says of {table}", "please report it with the table's columns"):
         pairs = [(row, field) for row in rows if (field := connect_field(row, modes)) is not None]
-        found = modifiers(row for row, _ in pairs)
+        by_column = modifiers(row for row, _ in pairs)
         schema = from_connect(
             table,
             {"type": "struct", "fields": [field for _, field in pairs]},
@@ -420,7 +420,7 @@ def from_catalog(
         replace(
             c,
             padded=types[c.name] == "bpchar",
-            modifier=found.get(c.name),
+            modifier=by_column.get(c.name),
             source_type=types[c.name],
         )
         for c in schema.columns

@@ -81,14 +81,14 @@ def findings(
         modes: how the connector writes values.
     """
     tables = with_events(relations)
-    found = [
+    left_out = [
         finding
         for relation in relations
         if relation.kind in _NO_LOG or not relation.logged
         for finding in _without_log(relation, chosen=chosen)
     ]
     if not tables:
-        found.append(
+        left_out.append(
             wrong(
                 "tables",
                 "",
@@ -97,7 +97,7 @@ def findings(
             )
         )
     return [
-        *found,
+        *left_out,
         *(finding for relation in tables for finding in _select(relation, user)),
         *(finding for relation in tables for finding in _key(relation)),
         *(_columns(relation, modes) for relation in tables),
@@ -201,7 +201,7 @@ def _columns(relation: Relation, modes: HandlingModes) -> Finding:
     shifted = [] if after is None else [c for c in columns[after:] if c.name in sent]
     nested = [c for c in columns if c.dimensions > 1 and c not in unwritten]
     nulls = [c for c in columns if c.type_name == "name" or c.element_type_name == "bit"]
-    found = [
+    deviations = [
         f"{_listed(those)} {what}"
         for those, what in (
             (unwritten, "of a type that the connector leaves out of its events: no column of it"),
@@ -212,12 +212,12 @@ def _columns(relation: Relation, modes: HandlingModes) -> Finding:
         )
         if those
     ]
-    if not found:
+    if not deviations:
         return fine("columns", relation.table, "events have all of them")
     return warning(
         "columns",
         relation.table,
-        f"not held as they are: {'; '.join(found)}",
+        f"not held as they are: {'; '.join(deviations)}",
         "keep what the lake needs in columns of other types, such as json or text, in front of "
         "generated ones; what it does not need goes into the connector's column.exclude.list",
     )

@@ -173,15 +173,15 @@ def _unknown(target: Column, modes: HandlingModes) -> Cell:
 
 def _unhex(texts: pa.Array, _: Tally) -> pa.Array:
     """Decode hex digits to binary, all values at once."""
-    whole = pa.concat_arrays([texts])  # offsets from 0, also of a slice
-    _, offsets, data = whole.buffers()
-    ends = np.frombuffer(offsets, np.int32, len(whole) + whole.offset + 1)[whole.offset :]
+    joined = pa.concat_arrays([texts])  # offsets from 0, also of a slice
+    _, offsets, data = joined.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(joined) + joined.offset + 1)[joined.offset :]
     digits = data.to_pybytes()[ends[0] : ends[-1]] if data is not None else b""
     raw = pa.py_buffer(bytes.fromhex(digits.decode("ascii")))
     halves = pa.py_buffer(((ends - ends[0]) // 2).astype(np.int32))
-    bitmap = pc.is_valid(whole)
-    out = pa.BinaryArray.from_buffers(pa.binary(), len(whole), [None, halves, raw])
-    return out if not whole.null_count else pc.if_else(bitmap, out, pa.scalar(None, pa.binary()))
+    bitmap = pc.is_valid(joined)
+    out = pa.BinaryArray.from_buffers(pa.binary(), len(joined), [None, halves, raw])
+    return out if not joined.null_count else pc.if_else(bitmap, out, pa.scalar(None, pa.binary()))
 
 
 def _split(texts: pa.Array, tally: Tally) -> tuple[pa.Array, pa.Array, pa.Array]:
@@ -263,9 +263,9 @@ def _kept_zone(texts: pa.Array, _: Tally) -> pa.Array:
     return pc.replace_substring_regex(utc, r"([-+]\d\d)$", r"\1:00")
 
 
-def _array(one: Cell, kind: pa.DataType) -> Cell:
+def _array(element: Cell, kind: pa.DataType) -> Cell:
     """Return the cell of an array: it comes as a JSON array of its elements' texts."""
-    inner = one.select.replace("{}", "e")
+    inner = element.select.replace("{}", "e")
     if inner == "e":  # not e::text, which would take the padding from char(n)
         inner = "CASE WHEN e IS NOT NULL THEN format('%s', e) END"
     elements = f"json_agg(({inner})::text ORDER BY n)"
@@ -279,7 +279,7 @@ def _array(one: Cell, kind: pa.DataType) -> Cell:
         flat = [item for items in lists if items is not None for item in items]
         offsets = _offsets([0 if items is None else len(items) for items in lists])
         mask = pa.array([items is None for items in lists], pa.bool_())
-        values = one.read(pa.array(flat, pa.string()), tally)
+        values = element.read(pa.array(flat, pa.string()), tally)
         return pa.ListArray.from_arrays(offsets, values, mask=mask).cast(kind)
 
     return Cell(select, read, kind)
@@ -326,9 +326,9 @@ def exact(column: CatalogColumn, modes: HandlingModes) -> bool:
     return column.is_enum or name in _EXACT
 
 
-def selected(name: str, one: Cell) -> str:
+def selected(name: str, cell: Cell) -> str:
     """The SQL expression of a column, its name quoted."""
-    return one.select.replace("{}", quoted(name))
+    return cell.select.replace("{}", quoted(name))
 
 
 def quoted(*names: str) -> str:

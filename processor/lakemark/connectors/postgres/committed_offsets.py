@@ -21,7 +21,7 @@ def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, serv
     Returns:
         empty if the connector has none, or is in a snapshot of its own.
     """
-    found = b""
+    newest = b""
     for entry in entries:
         place, offset = entry.get("partition"), entry.get("offset")
         if not isinstance(place, Mapping) or place.get("server") != server:
@@ -31,5 +31,5 @@ def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, serv
         last, own = offset.get("lsn_commit"), offset.get("lsn")
         parts = of_stream(f'["{last}","{own}"]' if last is not None else None, None)
         if own is not None and parts is not None:
-            found = max(found, pack(epoch, *parts))
-    return found
+            newest = max(newest, pack(epoch, *parts))
+    return newest

@@ -212,11 +212,11 @@ def too_deep() -> RefusedError:
 def _parsed(text: str, tokens: list[Token]) -> exp.Expression:
     try:
         # Into a condition: a statement would be looked for otherwise, and shown in a log.
-        found = _dialect.parser().parse_into(exp.Condition, tokens, text)
+        expressions = _dialect.parser().parse_into(exp.Condition, tokens, text)
     except RecursionError:
         raise too_deep() from None
     except Exception:  # noqa: BLE001 (whatever the parser stumbles over, its user is told)
         _unreadable()
-    if len(found) != 1 or not isinstance(found[0], exp.Expression):
+    if len(expressions) != 1 or not isinstance(expressions[0], exp.Expression):
         _unreadable()
-    return found[0]
+    return expressions[0]

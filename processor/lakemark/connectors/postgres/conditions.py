@@ -415,14 +415,14 @@ def _ends_escaping(pattern: str, escape: str) -> bool:
 
 def _type(node: exp.Expression) -> str:
     """PostgreSQL's name of a plain type, without its schema."""
-    known = _TYPES.get(node.this) if type(node) is exp.DataType else None
+    allowed = _TYPES.get(node.this) if type(node) is exp.DataType else None
     sizes = [one.name for one in node.expressions]
     plain = all(size.isascii() and size.isdecimal() for size in sizes)
-    if known is None or node.args.get("nested") or len(sizes) > known[1] or not plain:
+    if allowed is None or node.args.get("nested") or len(sizes) > allowed[1] or not plain:
         raise not_allowed("a cast to another type", _CASTS_HINT)
     if node.this is exp.DType.CHAR and not sizes:
         sizes = ["1"]  # char is char(1)
-    return f"{known[0]}({', '.join(sizes)})" if sizes else known[0]
+    return f"{allowed[0]}({', '.join(sizes)})" if sizes else allowed[0]
 
 
 def _name(node: exp.Expression) -> str:

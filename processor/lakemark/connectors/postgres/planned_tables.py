@@ -43,7 +43,7 @@ def table_sizes(database: DatabaseConfig, tables: Sequence[str]) -> list[tuple[s
         ConfigError: it refuses us.
     """
     pairs = [pair_of(table) for table in tables]
-    given = {"schemas": [schema for schema, _ in pairs], "tables": [name for _, name in pairs]}
+    parameters = {"schemas": [schema for schema, _ in pairs], "tables": [name for _, name in pairs]}
     with (
         connect(
             database, statement_timeout=_STATEMENT_TIMEOUT, application_name="lakemark plan"
@@ -51,7 +51,7 @@ def table_sizes(database: DatabaseConfig, tables: Sequence[str]) -> list[tuple[s
         translated(),
     ):
         session.execute("SET default_transaction_read_only = on")
-        rows = session.execute(_SIZES, given).fetchall()
+        rows = session.execute(_SIZES, parameters).fetchall()
     return [(tables[at - 1], round(estimated_rows(*found)), size) for at, *found, size in rows]
 
 

@@ -162,7 +162,7 @@ def schemas_of(
     pairs = [pair_of(table) for table in tables]
     parameters = {"schemas": [s for s, _ in pairs], "tables": [t for _, t in pairs]}
     rows = session.execute(POSTGRES_CATALOG_SQL, parameters).fetchall()
-    found = {}
+    schemas = {}
     generated = any(CatalogColumn(*row[2:]).generated for row in rows)
     sent = generated and _sends_generated(session, settings)
     for table, columns, key in _kept(rows, settings, generated=sent):
@@ -171,8 +171,8 @@ def schemas_of(
         except TableError as error:
             log.warning("catalog.unreadable", table=table, code=error.code, reason=error.message)
             continue
-        found[table] = schema, tuple(c for c in columns if c.name in schema.by_name)
-    return found
+        schemas[table] = schema, tuple(c for c in columns if c.name in schema.by_name)
+    return schemas
 
 
 def columns_of(

@@ -141,14 +141,14 @@ def open_table(
         kind = session.execute(
             "SELECT relkind FROM pg_catalog.pg_class WHERE oid = %s::regclass", [target]
         ).fetchone()
-        found = schemas_of(session, [table], modes, settings=settings).get(table)
-        if kind is None or kind[0] not in ("r", "p") or found is None:
+        described = schemas_of(session, [table], modes, settings=settings).get(table)
+        if kind is None or kind[0] not in ("r", "p") or described is None:
             raise TableError(
                 f"{table} is no table",
                 code="not-a-table",
                 hint="name the table behind it: only tables have events",
             )
-        schema, columns = found
+        schema, columns = described
         cells = [cell(c, target, modes) for c, target in zip(columns, schema.columns, strict=True)]
         parts = _key_parts(session, schema, columns, modes)
         source = target if kind[0] == "p" else f"ONLY {target}"
@@ -234,18 +234,18 @@ def boundaries(
     if how.percent is not None:
         sample = f" TABLESAMPLE SYSTEM ({how.percent:.12f}) REPEATABLE (0)"
         kept = Condition("random() < %s", (how.keep,)) if how.keep < 1 else None
-    wanted = all_of(kept, _no_nulls(table), condition)
+    restriction = all_of(kept, _no_nulls(table), condition)
     names = ", ".join(escaped(part.name) for part in table.parts)
     query = (
         f"SELECT {_texts(table.parts)} FROM ("  # noqa: S608 (names are quoted, values bound)
         f"SELECT {names}, row_number() OVER w AS place, lead(true) OVER w AS more"
-        f" FROM {table.source.replace('%', '%%')}{sample} WHERE {wanted.sql}"
+        f" FROM {table.source.replace('%', '%%')}{sample} WHERE {restriction.sql}"
         f" WINDOW w AS (ORDER BY {names})) AS numbered"
         f" WHERE place %% {how.step} = 0 AND more ORDER BY place"
     )
     try:
         with table.session.transaction():
-            found = table.session.execute(query.encode(), wanted.parameters).fetchall()
+            keys = table.session.execute(query.encode(), restriction.parameters).fetchall()
     except psycopg.errors.UndefinedFunction:
         return []  # json, point ...: a key that message.key.columns made of such a column
     except psycopg.errors.QueryCanceled as error:
@@ -254,7 +254,7 @@ def boundaries(
             code=CUT_TIMEOUT,
             hint="make chunks larger; index the columns of a filter and the surrogate-key",
         ) from error
-    return [tuple(row) for row in found]
+    return [tuple(row) for row in keys]
 
 
 def middle(
@@ -270,20 +270,20 @@ def middle(
         span: the range.
         condition: only rows for which it holds count.
     """
-    wanted = all_of(_no_nulls(table), range_condition(table.parts, span), condition)
+    restriction = all_of(_no_nulls(table), range_condition(table.parts, span), condition)
     names = ", ".join(escaped(part.name) for part in table.parts)
     source = table.source.replace("%", "%%")
     last = ", ".join(f"{escaped(part.name)} DESC" for part in table.parts)
     before = (
-        f"{wanted.sql} AND ({names}) < (SELECT {names} FROM {source}"  # noqa: S608 (see below)
-        f" WHERE {wanted.sql} ORDER BY {last} LIMIT 1)"
+        f"{restriction.sql} AND ({names}) < (SELECT {names} FROM {source}"  # noqa: S608 (see below)
+        f" WHERE {restriction.sql} ORDER BY {last} LIMIT 1)"
     )
     query = (
         f"SELECT {_texts(table.parts)} FROM ("  # noqa: S608 (names are quoted, values bound)
         f"SELECT {names} FROM {source} WHERE {before} ORDER BY {names}"
         f" OFFSET (SELECT count(*) / 2 FROM {source} WHERE {before}) LIMIT 1) AS found"
     )
-    row = table.session.execute(query.encode(), wanted.parameters * 4).fetchone()
+    row = table.session.execute(query.encode(), restriction.parameters * 4).fetchone()
     return None if row is None else tuple(row)
 
 
@@ -322,12 +322,12 @@ def read_chunk(
 
 
 def read_rows(
-    table: OpenTable, wanted: Condition, max_bytes: int = MAX_CHUNK_BYTES
+    table: OpenTable, condition: Condition, max_bytes: int = MAX_CHUNK_BYTES
 ) -> RowsOfSnapshot:
     """The rows for which a condition holds, as `read_chunk` gives them."""
     columns = zip(table.schema.columns, table.cells, strict=True)
     expressions = ", ".join(selected(column.name, one) for column, one in columns)
-    where = literally(table.session, wanted)
+    where = literally(table.session, condition)
     rows = f"SELECT {expressions} FROM {table.source} WHERE {where}"  # noqa: S608 (see above)
     data, longest = copied(
         table.session,
@@ -401,14 +401,16 @@ def _typed(table: OpenTable, batches: Iterator[pa.RecordBatch]) -> RowsOfSnapsho
         arrays: list[pa.Array] = []
         wrong: dict[int, tuple[str, str]] = {}
         exact: dict[str, pa.Array] = {}
-        for column, one, texts in zip(schema.columns, table.cells, batch.columns, strict=True):
+        for column, column_cell, texts in zip(
+            schema.columns, table.cells, batch.columns, strict=True
+        ):
             clamped = tally.clamped
-            array, reasons = one.array(texts, tally)
+            array, reasons = column_cell.array(texts, tally)
             arrays.append(array)
             if column.name in schema.key:
                 exact[column.name] = array
                 if tally.clamped > clamped:
-                    exact[column.name], more = one.array(texts, Tally(exact=True))
+                    exact[column.name], more = column_cell.array(texts, Tally(exact=True))
                     reasons |= more
                 if reasons:
                     raise _out_of_range(schema.table, column)

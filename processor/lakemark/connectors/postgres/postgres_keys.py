@@ -72,16 +72,16 @@ def absent_keys(
     query = keys_query(table.parts, keys)
     source = f"({literally(table.session, query)}) AS given"
     try:
-        given = read_rows(replace(narrow, source=source), range_condition(table.parts, span))
+        asked = read_rows(replace(narrow, source=source), range_condition(table.parts, span))
     except TableError as error:
         if error.code != OUT_OF_RANGE:
             raise
         raise key_unreadable(table.schema.table) from None
     there = pa.array([*chunk.keys.to_pylist(), *(key for key, *_ in chunk.bad)], pa.binary())
-    first = dict.fromkeys(given.keys.to_pylist())
-    place = pc.index_in(pa.array(list(first), pa.binary()), given.keys)
-    chosen = place.filter(pc.invert(pc.is_in(given.keys.take(place), there)))
-    return replace(given, rows=given.rows.take(chosen), keys=given.keys.take(chosen))
+    first = dict.fromkeys(asked.keys.to_pylist())
+    place = pc.index_in(pa.array(list(first), pa.binary()), asked.keys)
+    chosen = place.filter(pc.invert(pc.is_in(asked.keys.take(place), there)))
+    return replace(asked, rows=asked.rows.take(chosen), keys=asked.keys.take(chosen))
 
 
 def key_columns(

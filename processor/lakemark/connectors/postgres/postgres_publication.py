@@ -59,9 +59,9 @@ def unpublished(
             )
         ]
     published, row_filter = row
-    found = _hidden_changes(session, publication)
+    problems = _hidden_changes(session, publication)
     if row_filter is not None:
-        found.append(
+        problems.append(
             Refusal(
                 "publication-filters-rows",
                 f"the publication {publication} has a row filter for {table}",
@@ -70,14 +70,14 @@ def unpublished(
         )
     hidden = sorted(set(columns) - set(published)) if published else []
     if hidden:
-        found.append(
+        problems.append(
             Refusal(
                 "publication-hides-columns",
                 f"the publication {publication} leaves {', '.join(hidden)} of {table} out",
                 "publish these columns, or name them in column.exclude.list",
             )
         )
-    return found
+    return problems
 
 
 def _hidden_changes(session: Session, publication: str) -> list[Refusal]:

@@ -153,15 +153,15 @@ def require_published(session: Session, table: str, settings: Mapping[str, str])
     """
     with translated():
         columns = _columns(session, table)
-        found = [
+        problems = [
             *refusals(settings, table, columns),
             *unpublished(session, table, columns, settings),
         ]
-    if found:
+    if problems:
         raise ConfigError(
-            f"{found[0].message}: window rows do not come back, and snapshots would not end",
+            f"{problems[0].message}: window rows do not come back, and snapshots would not end",
             code="signal-table-unpublished",
-            hint=found[0].hint,
+            hint=problems[0].hint,
         )
 
 

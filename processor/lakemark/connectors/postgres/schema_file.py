@@ -135,19 +135,19 @@ def _columns(table: str, entry: Any, problems: list[Mistake]) -> Iterator[Catalo
 
 def _column(name: str, text: str, place: int | None) -> CatalogColumn | tuple[str, str]:
     """Return the column, or what is wrong with its type and a hint."""
-    found = _TYPE.fullmatch(" ".join(text.lower().split()))
-    if found is None:
+    match = _TYPE.fullmatch(" ".join(text.lower().split()))
+    if match is None:
         return f"{text!r} is not a type", "write it as in CREATE TABLE, such as numeric(10,2)"
-    typname = _ALIASES.get(found["name"], found["name"])
-    if found["zone"] == "with" and typname in {"time", "timestamp"}:
+    typname = _ALIASES.get(match["name"], match["name"])
+    if match["zone"] == "with" and typname in {"time", "timestamp"}:
         typname += "tz"
     if typname not in _KNOWN:
         near = difflib.get_close_matches(typname, [*_KNOWN, *_ALIASES], n=1)
         hint = f"did you mean {near[0]}?" if near else "write enum for types of your own"
-        return f"{found['name']!r} is not a known type", hint
-    typmod = _typmod(typname, found["args"])
-    not_null = bool(found["not_null"]) or place is not None
-    if found["array"]:
+        return f"{match['name']!r} is not a known type", hint
+    typmod = _typmod(typname, match["args"])
+    not_null = bool(match["not_null"]) or place is not None
+    if match["array"]:
         return CatalogColumn(
             name,
             "_" + typname,
