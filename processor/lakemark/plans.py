@@ -1,4 +1,4 @@
-"""What the tasks of a batch are told of the lake: folders, engines, floors; who merges what."""
+"""The plans of a batch's tasks for the lake: folders, engines, floors; who merges what."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ def lake_plan(
     waters: Waters,
     seen: Mapping[str, frozenset[str]] = NOBODY,
 ) -> LakePlan:
-    """How the tables of a batch are written.
+    """Return how the tables of a batch are written.
 
     Args:
         config: the settings.
@@ -85,7 +85,7 @@ def _seen(
 
 
 def can_fill(config: Config, table: str, entry: TableState) -> bool:
-    """Whether older rows of a table can get values without being read again.
+    """Say whether older rows of a table can get values without being read again.
 
     Not where an output topic tells of rows: they would be in no event there. Nor where the driver
     merges: such tables are large, and reading them again keeps nobody waiting.
@@ -116,7 +116,7 @@ def output_plan(
     wrapped: bool,
     converter: str,
 ) -> OutputPlan | None:
-    """What the tasks must know of the output topics; None without them.
+    """Return what the tasks must know of the output topics; None without them.
 
     Args:
         config: the settings.

@@ -102,7 +102,7 @@ class ConnectRest:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._client.close()
 
     def settings(self) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""What Kafka Connect's converters write, read and written."""
+"""Records in the forms of Kafka Connect's converters, read and written."""

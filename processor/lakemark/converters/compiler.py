@@ -1,4 +1,4 @@
-"""What is compiled: how, where it is kept, and whether this process can run it.
+"""Compiled functions: how they are made and cached, and whether this process can run them.
 
 Functions are compiled when they are first called and kept in the cache (`cache.cache_dir`), for any
 processor of the kind and wherever the package is, so that an image may bring them. They stand in
@@ -32,16 +32,16 @@ _unusable: Final[list[str]] = []
 
 
 def _digest() -> str:
-    """Of all that is compiled: numba looks at the file of a function only, not at what it calls."""
+    """Return the digest of all compiled files: numba looks at a function's own file only."""
     files = sorted(Path(__file__).parents[1].rglob("scan_*.py"))
     text = b"".join(file.read_bytes() for file in (Path(__file__), *files))
     return hashlib.sha256(text + numba.__version__.encode()).hexdigest()[:16]
 
 
 def _folder() -> Path | None:
-    """Where it is kept: what is whole, or can be made so; None if there is no such place.
+    """Return the cache's folder, complete or to be filled; None if there can be none.
 
-    It is unpickled: what somebody else may have written is not taken.
+    Its files are unpickled: a folder that somebody else may have written is not taken.
     """
     why = ""
     try:
@@ -72,7 +72,7 @@ class Place:
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], _file: str) -> "Place":
-        """Of a function; the cache's files have its module and name before what this says."""
+        """Return the place of a function; the cache's files begin with its module and name."""
         return cls(function.__code__.co_firstlineno)
 
     def ensure_cache_path(self) -> None:
@@ -83,11 +83,11 @@ class Place:
         return str(KEPT)
 
     def get_source_stamp(self) -> str:
-        """What must be the same."""
+        """Return the digest, which must be the same."""
         return DIGEST
 
     def get_disambiguator(self) -> str:
-        """What tells functions of one name apart."""
+        """Return the line, which tells functions of one name apart."""
         return str(self._line)
 
 
@@ -132,5 +132,5 @@ def ready(*examples: Callable[[], None]) -> bool:
 
 
 def usable() -> bool:
-    """Whether this process can run what is compiled, as far as it knows: see `ready`."""
+    """Say whether this process can run compiled functions, as far as it knows: see `ready`."""
     return not _unusable

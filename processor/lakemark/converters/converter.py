@@ -1,4 +1,4 @@
-"""What reads the records of a connector, and writes others like them, whatever form they have.
+"""The reader of a connector's records, and the writer of others like them, in any form.
 
 A `Converter` is one form. What stands behind it knows keys in their canonical form (`model.key`),
 typed rows in Arrow, and images, schemas and keys as bytes that only the converter reads. Its tests
@@ -49,7 +49,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When and where in the stream rows were read.
+    """The time and the place in the stream at which rows were read.
 
     Attributes:
         position: see `positions`.
@@ -256,7 +256,7 @@ class RecordWriter(Protocol):
 
 
 def not_ready(message: str) -> TableError:
-    """Nothing has shown yet how the connector writes what is to be written."""
+    """Return the error for records to write in a form that no event has shown yet."""
     return TableError(
         message,
         code="output-not-ready",

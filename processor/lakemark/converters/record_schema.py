@@ -1,4 +1,4 @@
-"""Which schema a record's key and images are read by; the same answer for tables and shards.
+"""The schema that a record's key and images are read by; the same for tables and shards.
 
 Pure. Packets and touches must have the same canonical key for a row, or a touch would
 not meet its chunk row; so they ask here.

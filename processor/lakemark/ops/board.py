@@ -1,4 +1,4 @@
-"""The board: what the process knows now. Threads write on it, threads read it; pure.
+"""The board: the state of the process. Threads write to it, threads read it; pure.
 
 | who writes | what |
 |---|---|
@@ -49,7 +49,7 @@ _WORDS: dict[str, status.TableWord] = {
 
 
 class Board:
-    """What the process knows; every method may be called from any thread.
+    """The state of the process; every method may be called from any thread.
 
     Args:
         name: the pipeline's.
@@ -79,7 +79,7 @@ class Board:
     def pipeline(
         self, state: PipelineWord, *, code: str = "", reason: str = "", hint: str = ""
     ) -> None:
-        """The pipeline is in this state."""
+        """Set the pipeline's state, and its reason where it has one."""
         with self._lock:
             before = self._pipeline
             since = before.since_ms if before.state == state else self._now_ms()
@@ -87,12 +87,12 @@ class Board:
             self._away = None
 
     def captured(self, names: Iterable[str]) -> None:
-        """Tables that the connector captures."""
+        """Set the tables that the connector captures."""
         with self._lock:
             self._captured = frozenset(names)
 
     def began(self, state: PipelineState) -> None:
-        """The query starts from this state: nothing of it was applied just now."""
+        """Set the state that the query starts from: nothing of it was applied just now."""
         now = self._clock()
         with self._lock:
             self._state = state
@@ -101,7 +101,7 @@ class Board:
             }
 
     def tables(self, state: PipelineState) -> None:
-        """The tables' states as a batch left them; the state is not changed any more."""
+        """Set the tables' states as a batch left them; the state is not changed any more."""
         now = self._clock()
         with self._lock:
             for name, entry in state.tables.items():
@@ -113,12 +113,12 @@ class Board:
             self._state = state
 
     def batch(self, done: BatchDone) -> None:
-        """A batch has ended; its `ended_ms` is set here."""
+        """Add a batch that has ended; its `ended_ms` is set here."""
         with self._lock:
             self._batches.add(msgspec.structs.replace(done, ended_ms=self._now_ms()))
 
     def ends(self, known: lag.Ends | None, *, why: LakemarkError | None = None) -> None:
-        """What Kafka holds of the change topics; None if it could not be asked.
+        """Set the offsets that Kafka has of the change topics; None if they could not be asked for.
 
         Args:
             known: the offsets.
@@ -133,50 +133,50 @@ class Board:
                 self._batches.lagging(self._lags()[1], self._now_ms())
 
     def source(self, now: SourceNow | None) -> None:
-        """What the source is like; None when nobody looks at it any more."""
+        """Set the state of the source; None when nobody looks at it any more."""
         with self._lock:
             self._source = now
 
     def gone(self, names: Iterable[str]) -> None:
-        """These tables are no longer in the source, and no others."""
+        """Set the tables that are no longer in the source."""
         now = self._now_ms()
         with self._lock:
             self._gone = {name: self._gone.get(name, now) for name in names}
 
     def catalog(self, now: CatalogNow) -> None:
-        """What the newest look at the catalog has found."""
+        """Set the result of the newest look at the catalog."""
         with self._lock:
             self._catalog = now
 
     def signal(self, value: bytes | None, *, sent_ms: int, unnamed: str) -> None:
-        """A record of the signals topic."""
+        """Add a record of the signals topic, see `Answers.signal`."""
         with self._lock:
             self._answers.signal(value, sent_ms=sent_ms, unnamed=unnamed)
 
     def flight(self, now: Flight | None) -> None:
-        """Windows and chunks of snapshots as they are now; None when nobody carries any out."""
+        """Set the snapshots' windows and chunks in flight; None while nobody runs snapshots."""
         with self._lock:
             self._flight = now or Flight()
 
     def notification(self, found: Notification) -> None:
-        """A record of the notifications topic."""
+        """Add a record of the notifications topic."""
         with self._lock:
             self._answers.notification(found)
 
     def recalled(self, kept: Iterable[Stretch]) -> None:
-        """The last hour as it was kept before this process, or by another one meanwhile."""
+        """Add the last hour as it was stored before this process, or by another one meanwhile."""
         with self._lock:
             self._batches.recall(kept, self._now_ms())
 
     # -- what is read ---------------------------------------------------------------------------
 
     def names(self) -> frozenset[str]:
-        """The tables that are shown."""
+        """Return the names of the tables that are shown."""
         with self._lock:
             return self._captured.union(self._state.tables)
 
     def status(self) -> Status:
-        """Everything, as it is now."""
+        """Return everything, as it is now."""
         with self._lock:
             lags, whole = self._lags()
             reading = self._answers.reading()
@@ -200,12 +200,12 @@ class Board:
             )
 
     def history(self) -> History:
-        """The last hour."""
+        """Return the last hour."""
         with self._lock:
             return self._batches.history(self._now_ms())
 
     def totals(self) -> tuple[int, int, int, dict[str, float]]:
-        """Batches, events, rows and seconds by step since the process began."""
+        """Return batches, events, rows and seconds by step since the process began."""
         with self._lock:
             done = self._batches
             return done.count, done.events, done.rows, dict(done.seconds)
@@ -218,12 +218,12 @@ class Board:
         return PipelineNow("degraded", since, started, why.code, why.message, why.hint)
 
     def _now(self) -> PipelineNow:
-        """The supervisor's word, but a query that still runs while Kafka is away does nothing."""
+        """Return the supervisor's state; `degraded` where the query runs and Kafka is away."""
         streams = self._pipeline.state == status.STREAMING
         return self._away if streams and self._away is not None else self._pipeline
 
     def _lags(self) -> tuple[dict[str, Lag], Lag]:
-        """The lag of every table that has one, and the pipeline's."""
+        """Return the lag of every table that has one, and the pipeline's."""
         known, applied, now = self._ends, self._state.offsets, self._clock()
         if known is None:
             return {}, Lag()
@@ -253,14 +253,14 @@ class Board:
         return found, lag.bounded(worst, source, now)
 
     def _proven(self) -> SourceNow | None:
-        """The source with what the newest event proves."""
+        """Return the source with the proof that the newest event gives."""
         newest = max((entry.size.newest_ts for entry in self._state.tables.values()), default=0)
         return lag.proven_by(self._source, newest / 1_000_000, self._clock())
 
     def _is_gone(self, name: str, behind: Lag) -> bool:
-        """Whether nothing will come of a table: the source has none, and nothing is unread.
+        """Say whether nothing more will come of a table: the source has none, nothing is unread.
 
-        Events that nobody can read any more, for who knew their schema is gone, count for nothing.
+        Unread events count for nothing where they cannot be read: their schema went with the table.
         """
         if name not in self._gone:
             return False

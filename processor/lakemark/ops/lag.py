@@ -1,12 +1,12 @@
-"""How far tables are behind the source, in seconds and in records; pure.
+"""The lag of tables behind the source, in seconds and in records; pure.
 
-Records: end offsets of Kafka minus the offsets that were applied. Seconds: what the newest event
-was late by when it was applied, and how long something has been unread since; 0 while nothing is.
+Records: end offsets of Kafka minus the offsets that were applied. Seconds: how late the newest
+event was when it was applied, and for how long something has been unread since; 0 while nothing is.
 A source that is silent for an hour is no lag of an hour: the time of its newest event counts only
 against the moment it was applied at.
 
-What Kafka has is not all: where the source is not known to have sent everything, the time since it
-was known last counts instead, see `bounded` and `source_side`.
+Kafka may not have everything yet: where the source is not known to have sent everything, the time
+since it was known last counts instead, see `bounded` and `source_side`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,14 +23,14 @@ FRESH_S: Final = 30.0
 
 
 class Ends(msgspec.Struct, frozen=True):
-    """What Kafka holds: the first offset of each partition when it was first seen, and its end."""
+    """Kafka's offsets: the first of each partition when it was first seen, and the end."""
 
     starts: Offsets
     ends: Offsets
 
 
 class Clock(msgspec.Struct):
-    """What is remembered of a table between two looks, in seconds since the epoch.
+    """A table's times that count for its lag, in seconds since the epoch.
 
     Attributes:
         applied_at: when its newest event was applied; None if this process has applied none.
@@ -42,7 +42,7 @@ class Clock(msgspec.Struct):
 
 
 def unread(topics: Iterable[str], applied: Offsets, known: Ends) -> int | None:
-    """Records of these topics that were not applied; None if not all of them are known."""
+    """Count the records of topics that were not applied; None if an end is not known."""
     found = 0
     for topic in topics:
         ends = known.ends.get(topic)
@@ -56,13 +56,13 @@ def unread(topics: Iterable[str], applied: Offsets, known: Ends) -> int | None:
 
 
 def unread_of(entry: TableState, applied: Offsets, known: Ends) -> int | None:
-    """Records of a table; one that does not stream goes on from where it stopped."""
+    """Count a table's unread records; one that does not stream goes on from where it stopped."""
     own = applied if entry.state == STREAMING else entry.progress.from_offsets
     return unread(entry.topics, own, known) if entry.topics else None
 
 
 def lag_of(entry: TableState, records: int | None, clock: Clock, now: float) -> Lag:
-    """The lag of a table, and `clock` brought up to date with what is unread."""
+    """Return the lag of a table, and bring `clock` up to date with what is unread."""
     if not records:
         clock.unread_since = None
         return Lag(None if records is None else 0.0, records)
@@ -78,7 +78,7 @@ def lag_of(entry: TableState, records: int | None, clock: Clock, now: float) -> 
 
 
 def worst(lags: Iterable[Lag], records: int | None) -> Lag:
-    """The pipeline's: the longest of the tables', None if one of them is not known."""
+    """Return the pipeline's lag: the longest of the tables', None if one of them is not known."""
     seconds = [lag.seconds for lag in lags]
     known = [found for found in seconds if found is not None]
     if records is None or len(known) < len(seconds):
@@ -87,7 +87,7 @@ def worst(lags: Iterable[Lag], records: int | None) -> Lag:
 
 
 def proven_by(source: SourceNow | None, newest: float, now: float) -> SourceNow | None:
-    """The source with what its events prove: all that was committed before the newest has come.
+    """Return the source with the proof of its events: all committed before the newest has come.
 
     Args:
         source: as it was found last; None if nobody looks at it.
@@ -101,7 +101,7 @@ def proven_by(source: SourceNow | None, newest: float, now: float) -> SourceNow 
 
 
 def bounded(lag: Lag, source: SourceNow | None, now: float) -> Lag:
-    """The lag with what may still be on its way to Kafka.
+    """Return the lag with the time of what may still be on its way to Kafka.
 
     Args:
         lag: by what Kafka has.
@@ -123,7 +123,7 @@ def bounded(lag: Lag, source: SourceNow | None, now: float) -> Lag:
 
 
 def offsets(found: Mapping[tuple[str, int], int]) -> Offsets:
-    """By topic and partition."""
+    """Return offsets by topic and then partition."""
     made: Offsets = {}
     for (topic, partition), offset in found.items():
         made.setdefault(topic, {})[partition] = offset

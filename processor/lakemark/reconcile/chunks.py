@@ -1,4 +1,4 @@
-"""Chunks against touches: which rows of a snapshot chunk count, and what the others still give.
+"""Chunks against the log: the rows of a snapshot chunk that count, and the fills that others give.
 
 Pure. A chunk is one SELECT over some keys. Its rows reach a shard as parts: packets, columnar,
 never a Python object per row. An *attempt* is one reading of one chunk; a shard decides it when
@@ -82,7 +82,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct):
-    """What a shard has of an attempt."""
+    """An attempt's manifest and parts, as far as they have come to a shard."""
 
     run: str
     table: str
@@ -91,7 +91,7 @@ class Attempt(msgspec.Struct):
     manifest: Manifest | None = None
 
     def whole(self, shard: int) -> bool:
-        """Whether all rows of a shard are here."""
+        """Say whether all rows of a shard are here."""
         return self.manifest is not None and len(self.parts) >= self.manifest.parts.get(
             str(shard), 0
         )
@@ -107,13 +107,13 @@ class Closed(msgspec.Struct):
         return attempt < self.below or attempt in self.above
 
     def add(self, attempt: int) -> None:
-        """Closes one attempt."""
+        """Close one attempt."""
         if attempt not in self:
             self.above.append(attempt)
             self._settle()
 
     def raise_to(self, below: int) -> None:
-        """Closes all attempts below this one."""
+        """Close all attempts below this one."""
         self.below = max(self.below, below)
         self._settle()
 
@@ -124,7 +124,7 @@ class Closed(msgspec.Struct):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """A shard has decided an attempt.
+    """The record that a shard has decided an attempt.
 
     Attributes:
         rows: that the shard had.
@@ -148,7 +148,7 @@ class Settled(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a shard knows of a chunk's table, as positions (empty = none).
+    """The positions of a chunk's table that bound a decision (empty = none).
 
     Attributes:
         forgotten_below: touches at or below it may be forgotten.
@@ -163,7 +163,7 @@ class Bounds:
     other: bytes = b""
 
     def doubt(self, lo: bytes) -> str:
-        """Why a chunk from `lo` must be read again; empty if it can be decided."""
+        """Return why a chunk from `lo` must be read again; empty if it can be decided."""
         if lo < self.forgotten_below:
             return FORGOTTEN
         if self.blind > lo:
@@ -194,7 +194,7 @@ class Decision:
 def decide(
     parts: Mapping[int, bytes], lo: bytes, touched: pa.RecordBatch, *, floor: bytes
 ) -> Decision:
-    """Which rows survive, and which fill. Only keys are looked at, and rows that lose.
+    """Decide which rows survive, and which fill. Only keys are looked at, and rows that lose.
 
     Args:
         parts: packets of upserts (rows) and deletes (keys without a row), by number.
@@ -230,7 +230,7 @@ def decide(
 def _same(
     rows: pa.Table, beaten_by: pa.ChunkedArray, newer: pa.RecordBatch, lo: bytes
 ) -> change_batch.Mask:
-    """Of rows that lost: which are of an incarnation that is the same at `lo` and now."""
+    """Mark, of rows that lost, those of an incarnation that is the same at `lo` and now."""
     barriers = newer.column("barrier").take(beaten_by.combine_chunks())
     same = pc.and_(
         pc.invert(key_log.is_above(barriers, lo)),

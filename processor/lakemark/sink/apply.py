@@ -178,7 +178,7 @@ class _Work:
     def begin(
         cls, table: str, parts: Sequence[Part], plan: LakePlan, publish: Publish | None
     ) -> "_Work":
-        """What the packets say, and what waits for them."""
+        """Begin with the packets and the halves of key changes that wait for them."""
         own = plan.tables.get(table) or plan.new_table(table)
         truncates = _truncates(parts)
         if truncates:
@@ -261,7 +261,7 @@ class _Work:
             require_key(outcome.table, self.own.path, was, now)
 
     def _version(self, recorded: int | None) -> int:
-        """What to record with this batch's commits; `recorded`, if all is done already.
+        """Return the version to record with this batch's commits; `recorded` if all is done.
 
         A truncate before a merge is never left out: done twice, it removes nothing more.
         """
@@ -287,7 +287,7 @@ class _Work:
         return True
 
     def _follow(self) -> None:
-        """What the table is to have of the rows' schema; it may stop here.
+        """Decide which parts of the rows' schema the table gets; it may stop here.
 
         Raises:
             TableError: `schema-incompatible`, `path-clash`, `schema-change-refused`,
@@ -376,7 +376,7 @@ class _Work:
         self.waiting = None if self.waiting is None else fills.filled(self.waiting, given)
 
     def _narrow(self) -> None:
-        """Nothing after this sees what the table leaves out: its rows do not have it either.
+        """Take the columns that the table leaves out from all rows, for all that comes after.
 
         Raises:
             TableError: `schema-change-refused`.

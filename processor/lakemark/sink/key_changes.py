@@ -21,7 +21,7 @@ KeyChange = tuple[bytes, bytes]  # new key and position name it
 
 
 def below(position: bytes, floor: bytes | None) -> bool:
-    """Whether a truncate at `floor` removes what is at `position`."""
+    """Say whether a truncate at `floor` removes a row at `position`."""
     return floor is not None and positions.below_truncate(position, floor)
 
 
@@ -36,7 +36,7 @@ class Special:
 
 @dataclass(slots=True)
 class _Moved:
-    """What a key change left behind of the old key's row; None = nothing is known of it."""
+    """The old key's row that a key change left behind; None = nothing is known of it."""
 
     old_key: bytes
     image: NetChange | None
@@ -153,7 +153,7 @@ class PendingKeyChanges:
         return state.row
 
     def _is_of_two(self, state: RowState, step: Step) -> bool:
-        """Whether a delete finds the row that a create brought and the one that it displaced."""
+        """Say whether a delete finds the row that a create brought and the one it displaced."""
         row, gone = state.row, net_of(step)
         return (
             gone.action == net_change.DELETE
@@ -164,7 +164,7 @@ class PendingKeyChanges:
         )
 
     def _may_be_of_another(self, state: RowState, step: Step) -> bool:
-        """Whether a delete may mean a row that the table does not know, not the one it finds.
+        """Say whether a delete may mean a row that the table does not know, not the one it finds.
 
         Under a deferrable key, where deletes show whole rows, the create of the same transaction
         may have displaced a row that the table lacks or has no more. The delete is then of that
@@ -182,7 +182,7 @@ class PendingKeyChanges:
         )
 
     def _is_whole(self, step: Step) -> bool:
-        """Whether a delete shows the whole row it means, and not its key alone.
+        """Say whether a delete shows the whole row it means, and not its key alone.
 
         A row of nulls shows no more than its key. Then others of the batch tell, or the row as it
         arrives under its new key: it has nothing but nulls there either, or is not known.
@@ -254,7 +254,7 @@ class PendingKeyChanges:
         )
 
     def pack(self) -> pa.Table | None:
-        """What later batches need: halves without the other, moves that may still get columns."""
+        """Return what later batches need: halves without the other, moves that may get columns."""
         open_changes: set[KeyChange] = set()
         items: list[change_batch.PacketRecord] = []
         kept: set[KeyChange] = set()
@@ -306,7 +306,7 @@ def _unlike(_row: NetChange, _image: NetChange) -> bool:
 
 
 def _is_back(row: NetChange | None, step: Step) -> bool:
-    """Whether a row that a create had displaced is there again, at the position it had."""
+    """Say whether a row that a create had displaced is there again, at the position it had."""
     return (
         net_of(step).action == net_change.DELETE
         and row is not None

@@ -1,4 +1,4 @@
-"""What a merge task is told of the lake and of each table, and what it says of a table afterwards.
+"""The plan of a merge task for the lake and each table, and the outcome of each table.
 
 The driver makes the plans (`plans.lake_plan`), the task applies a batch by them (`apply`), and the
 driver finishes what is left to it (`TableFormat.finish`). The next state follows from outcomes
@@ -25,7 +25,7 @@ OUTCOME: Final = "outcome"  # kind of a row of a batch's results
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What the driver knows of a table: see `tables.TableState`.
+    """The driver's facts of a table: see `tables.TableState`.
 
     Attributes:
         engine: that writes it; empty = the one that small tables have.
@@ -67,7 +67,7 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class LakePlan:
-    """Where and how the tables of a batch are written.
+    """The plan for writing the tables of a batch.
 
     Attributes:
         query: id of the streaming query: part of the app id.
@@ -106,7 +106,7 @@ class LakePlan:
 
 
 class TableOutcome(msgspec.Struct, omit_defaults=True):
-    """What happened to one table; `code` is empty where all went well.
+    """The outcome of one table; `code` is empty where all went well.
 
     Attributes:
         step: the step that it is of.

@@ -121,7 +121,7 @@ def table_path(lake: str, table: str) -> str:
 
 
 def folder_of(lake: LakeConfig, table: str, rebuild: str = "") -> str:
-    """Where the Delta table of this ``schema.table`` is: its own path if one is set.
+    """Return the path of this ``schema.table``'s Delta table: its own if one is set.
 
     Args:
         lake: the settings.
@@ -134,7 +134,7 @@ def folder_of(lake: LakeConfig, table: str, rebuild: str = "") -> str:
 
 
 def rebuild_path(path: str, name: str) -> str:
-    """Where a table is made anew that will replace the one at a path, see `TableFormat.replace`."""
+    """Return the path of a table that will replace the one at a path, see `TableFormat.replace`."""
     return f"{path.rstrip('/')}/{OWN_FOLDER}/{name}"
 
 

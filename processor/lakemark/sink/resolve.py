@@ -55,13 +55,13 @@ class Part:
 
     @property
     def is_sweep(self) -> bool:
-        """Whether it is the truncate by which a snapshot removes rows that the source has not."""
+        """Say whether it is a snapshot's truncate: it removes rows that the source has not."""
         return self.partition.startswith(SWEEPS)
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What one batch does to one table.
+    """The effects of one batch on one table.
 
     Attributes:
         write_set: rows for the engine, see `sink/write_set.py`; one per key.
@@ -157,7 +157,7 @@ def resolve(
 
 
 def is_partial(packet: pa.Table) -> bool:
-    """Whether any record has an unavailable column."""
+    """Say whether any record has an unavailable column."""
     column = packet.column("unavailable")
     return bool(column.null_count < len(column))
 
@@ -248,7 +248,7 @@ class _Batch:
         self.plain = self.plain[~out]
 
     def is_composed(self) -> bool:
-        """Whether all keys' records compose: no key changes, and no chunk's row that lost."""
+        """Say whether all keys' records compose: no key changes, and no chunk's row that lost."""
         steps = (step for found in self.rest.values() for *_, step in found)
         return not self.fills and all(isinstance(step, NetChange) for step in steps)
 
@@ -283,14 +283,14 @@ class _Batch:
 
 
 def _which_below(column: pa.ChunkedArray, floor: bytes | None) -> npt.NDArray[np.bool_]:
-    """Which positions a truncate at `floor` removes."""
+    """Mark the positions that a truncate at `floor` removes."""
     if floor is None:
         return np.zeros(len(column), dtype=bool)
     return positions.which_below_truncate(column, floor)
 
 
 def _occurs_once(names: pa.Array, counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Which keys no other counted record has."""
+    """Mark the keys that no other counted record has."""
     codes = names.dictionary_encode().indices.fill_null(-1).to_numpy()
     found: npt.NDArray[np.bool_] = (
         np.bincount(codes[counted] + 1, minlength=len(codes) + 1)[codes + 1] == 1

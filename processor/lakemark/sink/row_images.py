@@ -83,7 +83,7 @@ class RowImages:
         return self._rows
 
     def same(self, row: NetChange, image: NetChange) -> bool:
-        """Whether a row and the image of a delete agree in every column that the row knows."""
+        """Say whether a row and the image of a delete agree in every column that the row knows."""
         pool = self.rows()
         return all(
             _equal(pool.field(at)[row.cell(column.name)], pool.field(at)[image.row])
@@ -106,7 +106,7 @@ class RowImages:
         )
 
     def whole(self, image: NetChange) -> bool:
-        """Whether the image of a delete has a value outside the key: REPLICA IDENTITY is FULL."""
+        """Say whether a delete's image has a value outside the key: REPLICA IDENTITY is FULL."""
         pool = self.rows()
         return any(
             pool.field(at)[image.row].is_valid

@@ -25,7 +25,7 @@ _NAMES: Final = pa.list_(pa.string())
 
 @dataclass(frozen=True, slots=True)
 class PairDecision:
-    """What becomes of pairs.
+    """The decision about pairs.
 
     Attributes:
         gone: which of the table's rows leave their files.
@@ -56,7 +56,7 @@ def schema_names(schema: pa.Schema) -> set[str]:
 
 
 def decided(staged: Staged, schema: pa.Schema, *, deletes: str) -> Flags:
-    """Which rows of the write set need nothing of the table's row if they are newer than it."""
+    """Mark rows of the write set that need nothing of the table's row if they are newer than it."""
     action = staged.table.column(ACTION)
     whole = schema_names(schema) <= {c.name for c in staged.shape.columns}
     plain = _flags(pc.and_(pc.equal(action, UPSERT), pc.is_null(staged.table.column(PATCH))))
@@ -67,12 +67,12 @@ def decided(staged: Staged, schema: pa.Schema, *, deletes: str) -> Flags:
 
 
 def is_action(staged: Staged, *actions: str) -> Flags:
-    """Which rows of the write set have one of these actions."""
+    """Mark the rows of the write set that have one of these actions."""
     return _flags(pc.is_in(staged.table.column(ACTION), value_set=pa.array(actions)))
 
 
 def forced(staged: Staged) -> Flags:
-    """Which rows apply whatever the table's row."""
+    """Mark the rows that apply whatever the table's row is."""
     return _flags(staged.table.column(FORCE))
 
 
@@ -92,7 +92,7 @@ def as_given(staged: Staged, which: Places, schema: pa.Schema) -> pa.Table:
 def decide(
     staged: Staged, source: Places, old: pa.Table, schema: pa.Schema, *, deletes: str
 ) -> PairDecision:
-    """What becomes of the pairs.
+    """Decide about the pairs.
 
     Args:
         staged: the write set.
@@ -158,7 +158,7 @@ class _Pairs:
         return pa.table(columns, schema=schema)
 
     def _from_old(self, column: TargetColumn) -> Flags:
-        """Where the column's value is that of the table's row."""
+        """Mark the rows in which the column's value is that of the table's row."""
         kept = self.delete & self.soft
         if not column.patched:
             return kept | self.fill
@@ -198,7 +198,7 @@ class _Pairs:
 
 
 def contains(lists: pa.Array, value: str) -> Flags:
-    """Which lists have the value; no for null."""
+    """Mark the lists that have the value; no for null."""
     found = np.zeros(len(lists), bool)
     parents = pc.list_parent_indices(lists).to_numpy()
     found[parents[_flags(pc.equal(pc.list_flatten(lists), value))]] = True

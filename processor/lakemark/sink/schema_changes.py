@@ -178,7 +178,7 @@ def _narrowed(cells: pa.Array, column: pa.Field, table: str) -> pa.Array:
 
 
 def _is_same(one: pa.Array, other: pa.Array) -> bool:
-    """Whether all values are equal; a NaN is equal to a NaN."""
+    """Say whether all values are equal; a NaN is equal to a NaN."""
     return bool(one.equals(other)) or repr(one.to_pylist()) == repr(other.to_pylist())
 
 

@@ -1,4 +1,4 @@
-"""What the pipeline needs of a format of tables as a whole; one table of it is a `TableSink`.
+"""A format of tables as a whole, as the pipeline needs it; one table of it is a `TableSink`.
 
 A format is made by its name (`formats`), which is what travels to the tasks. It keeps nothing of a
 batch, and is for any number of threads.
@@ -26,7 +26,7 @@ from lakemark.sink.table_sink import TableSink
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What a rebuild has brought.
+    """The result of a rebuild.
 
     Attributes:
         rows: live rows of the table now; -1 if its log does not say.

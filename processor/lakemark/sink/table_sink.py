@@ -1,4 +1,4 @@
-"""What a batch needs of one table of the lake, whatever its format and the engine that writes it.
+"""One table of the lake, as a batch needs it, whatever its format and its engine.
 
 `apply` is the order of effects; a `TableSink` has them on one table. One is made for each table and
 batch, in the task that merges it, and is not for two threads.
@@ -26,7 +26,7 @@ from lakemark.sink.resolve import Part
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """What the log says about a table's files.
+    """The size of a table's files, by the log.
 
     Attributes:
         rows: rows, those marked deleted included; -1 if a file does not say.
@@ -41,7 +41,7 @@ class TableSize:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """What a commit did, and how large the table is after it.
+    """The effects of a commit, and the table's size after it.
 
     Attributes:
         inserted, updated, deleted: rows; a row marked deleted counts as updated.
@@ -62,7 +62,7 @@ class MergeResult:
 
 @dataclass(frozen=True, slots=True)
 class SchemaPlan:
-    """What a table needs, under its own column names.
+    """The changes that a table needs, under its own column names.
 
     Attributes:
         added: columns.
@@ -149,7 +149,7 @@ class Pending(Protocol):
         """Keeps the halves that a step of a batch leaves."""
 
     def load(self, batch: int, step: str) -> pa.Table | None:
-        """What a step of a batch left; None if there is nothing of it."""
+        """Return what a step of a batch left; None if there is nothing of it."""
 
     def remove(self, batch: int, step: str) -> None:
         """Deletes what a step of a batch left; what cannot be deleted stays, and harms nobody."""
@@ -168,7 +168,7 @@ class TableSink(Protocol):
 
     @property
     def merges(self) -> bool:
-        """Whether it merges in the task; else it stages rows, and the driver merges them."""
+        """Say whether it merges in the task; else it stages rows, and the driver merges them."""
 
     @property
     def opened(self) -> TableVersion | None:
@@ -176,7 +176,7 @@ class TableSink(Protocol):
 
     @property
     def pending(self) -> Pending:
-        """What waits beside it."""
+        """The halves of key changes that wait beside the table."""
 
     def open(self) -> None:
         """Look at the newest version."""

@@ -75,7 +75,7 @@ class Shape:
 
     @property
     def only_adds(self) -> bool:
-        """Whether every row is added as it is when the table has no rows."""
+        """Say whether every row is added as it is when the table has no rows."""
         return self.actions <= {UPSERT, INSERT}
 
     def joined(self, other: "Shape") -> "Shape":

@@ -1,4 +1,4 @@
-"""Packing for the operator: what the operator must know of the log, in few rows.
+"""Packing for the operator: changed keys and marks of the log, in few rows.
 
 Pure. The price of the operator is paid per row that crosses into Python, so the touches of one
 input batch travel as one Arrow blob per shard, and the rare things that concern every shard as one

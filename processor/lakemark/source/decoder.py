@@ -92,7 +92,7 @@ def decode_range(records: Records, plan: StretchPlan, heads: Headers | None = No
 def _creates(
     heads: Headers, keep: Sequence[int], start: AppliedPosition, end: AppliedPosition
 ) -> bool:
-    """Whether the transaction at the stretch's end has created rows, here or before.
+    """Say whether the transaction at the stretch's end has created rows, here or before.
 
     What does not move the high-water may stand between two events of the transaction: truncates
     that a restarted connector sends again, rows of its incremental snapshots.
@@ -151,7 +151,7 @@ class _Work:
             self.report(table).bad += 1
 
     def reject_unread(self, indices: list[int]) -> None:
-        """Records whose headers already are bad; a key may still say whose row misses an event.
+        """Reject records whose headers are bad; a key may still say whose row misses an event.
 
         Where it does not, any row of the tables that the topic carries may.
         """
@@ -204,15 +204,15 @@ class _Work:
         return [(key, self.heads.position[index]) for index, key in sorted(found)]
 
     def chosen(self, table: str) -> bool:
-        """Whether anything is to come of the table."""
+        """Say whether the table is chosen."""
         return self.plan.selected is None or table in self.plan.selected
 
     def wants(self, table: str) -> bool:
-        """Whether the table streams."""
+        """Say whether the table streams."""
         return table not in self.plan.stopped and self.chosen(table)
 
     def moved(self, table: str) -> bool:
-        """Whether the table is stopped and comes in a topic that it has not come in before."""
+        """Say whether the table is stopped and comes in a topic that is new to it."""
         known = self.plan.carried.get(self.records.topic, ())
         return table in self.plan.stopped and table not in known and self.chosen(table)
 
@@ -275,7 +275,7 @@ class _Work:
         return self.converter.columns_of(self.heads.after[index] or self.heads.before[index])
 
     def _doubt(self, table: str, report: TableReport, run: list[int], odd: Sequence[Fill]) -> None:
-        """Rows of which nobody knows what older images lack are read again."""
+        """Have rows read again where it is not known what older images lack."""
         upto = max((bytes.fromhex(one.upto) for one in odd), default=b"")
         older = [index for index in run if self.heads.position[index] < upto]
         report.reread += [key.decode("utf-8", "replace") for key, _ in self._missing(table, older)]
@@ -368,5 +368,5 @@ def break_circuit(out: DecodedRange, records: int, plan: StretchPlan) -> None:
 
 
 def _say_later(report: TableReport) -> None:
-    """What is said again, if it is still true, when the table is read again."""
+    """Clear those parts of a report that the table's next reading will report again."""
     report.reread, report.bad, report.unread = [], 0, 0

@@ -154,10 +154,10 @@ class _Reading:
         self.parts: list[pa.RecordBatch] = []
 
     def meets(self, error: KafkaError, offset: int) -> bool:
-        """Whether what the client says of the partition is that the range's end is reached.
+        """Say whether an error of the client's means that the range's end is reached.
 
         Raises:
-            DependencyError: it is that the range cannot be read.
+            DependencyError: it means that the range cannot be read.
         """
         code, one = error.code(), self.range
         if code == KafkaError._PARTITION_EOF:  # noqa: SLF001
@@ -315,7 +315,7 @@ def _silent(one: OffsetRange) -> DependencyError:
 
 
 class _Kept(NamedTuple):
-    """What a process keeps for its next task."""
+    """The reader that a process keeps for its next task."""
 
     client: dict[str, Any]
     reader: librdkafka.Reader

@@ -132,7 +132,7 @@ class _Fold:
         return {key for number, key in enumerate(partial) if number in found} if found else set()
 
     def _lacking_images(self, order: Sequence[int]) -> set[int]:
-        """Which of the events may have unavailable values, by their place in `order`."""
+        """Return which of the events may have unavailable values, by their place in `order`."""
         heads = self.heads
         partial = {at for at, index in enumerate(order) if self._partial(index)}
         shown = [
@@ -196,7 +196,7 @@ class _Fold:
         return found
 
     def _shared(self, found: Sequence[int]) -> bool:
-        """Whether the key, judged by these events, may have had two rows for a while.
+        """Say whether the key, judged by these events, may have had two rows for a while.
 
         Under a deferrable constraint a delete may be of another row than the newest: where it comes
         after other events of its transaction, or where the next event needs a row to be there.
@@ -255,7 +255,7 @@ class _Fold:
         return found
 
     def _whole(self, decoded: Rows, deletes: Sequence[int]) -> set[int]:
-        """Which of the deletes' rows have a value outside the key: REPLICA IDENTITY is FULL."""
+        """Return deletes whose rows have a value outside the key: REPLICA IDENTITY is FULL."""
         at = pa.array(deletes, pa.int64())
         found: set[int] = set()
         for column in self.schema.columns:

@@ -195,7 +195,7 @@ class Reader:
 
 
 def _refreshing(token: Callable[[str], tuple[str, float]] | None) -> Any:
-    """What the client calls when it needs a token; None where there are none."""
+    """Return the function that the client calls for a token; None without tokens."""
     if token is None:
         return None
 
@@ -215,7 +215,7 @@ def _refreshing(token: Callable[[str], tuple[str, float]] | None) -> Any:
 
 
 def message(pointer: int) -> KafkaMessage:
-    """What a pointer points to."""
+    """Return the message that a pointer points to."""
     return KafkaMessage.from_address(int(pointer))
 
 
@@ -248,7 +248,7 @@ def headers_of(one: KafkaMessage) -> list[tuple[str, bytes | None]] | None:
 
 
 def error_of(one: KafkaMessage) -> KafkaError | None:
-    """What a message says went wrong; None if it is a record."""
+    """Return the error that a message stands for; None if it is a record."""
     if one.err == 0:
         return None
     text = value_of(one) or _err2str(one.err) or b""

@@ -1,4 +1,4 @@
-"""Which records of the change topics a step reads, and how its tasks share them. Pure."""
+"""Ranges of offsets: the records of change topics that a step reads, shared by its tasks. Pure."""
 
 import heapq
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many records at most."""
+        """The number of records at most."""
         return self.end - max(self.start, 0)
 
 
 def between(start: Offsets, end: Offsets) -> list[OffsetRange]:
-    """What stands between two sets of offsets; partitions without a start are read from offset 0.
+    """Return the ranges between two sets of offsets; without a start a partition begins at 0.
 
     Raises:
         DependencyError: `source-data-expired`: a partition ends before its start, or is gone.

@@ -113,7 +113,7 @@ def of(
 
 
 def told_by_lakemark(parts: Sequence[pa.RecordBatch]) -> bool:
-    """Whether records of one partition are those of an output topic, by the headers of the first.
+    """Say whether records of a partition are an output topic's, by the headers of the first.
 
     They name the same source as the connector's own. An output topic keeps a row's insert for ever,
     so that read as a change topic, by another pipeline or one that begins anew, it revives rows.
@@ -135,7 +135,7 @@ def _in_order(records: Records) -> Records:
 
 
 def without_headers(parts: Sequence[pa.RecordBatch]) -> bool:
-    """Whether no record has any header: key changes have, and records of output topics."""
+    """Say whether no record has a header: key changes have, and records of output topics."""
     return not any(len(pc.list_flatten(part.column("headers"))) for part in parts)
 
 

@@ -22,7 +22,7 @@ _PASSING: Final = frozenset({int(Kind.CHANGE), int(Kind.TOMBSTONE), int(Kind.HEA
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """What the gate decided about a stretch of one partition.
+    """The decision about a stretch of one partition.
 
     Attributes:
         keep: indices that are applied, in offset order.

@@ -64,7 +64,7 @@ def _copy(_: Any, to: Any, at: Any, size: Any) -> Any:  # noqa: ARG001 - numba w
 
 @_intrinsic
 def _called(_: Any, function: Any, one: Any, two: Any) -> Any:  # noqa: ARG001 - see `_int64`
-    """What a C function returns that takes two pointers."""
+    """Call a C function with two pointers and return its result."""
 
     def code(_ctx: Any, builder: Any, _sig: Any, args: Any) -> Any:
         kind = ir.FunctionType(_INT32, [_INT64, _INT64])
@@ -75,7 +75,7 @@ def _called(_: Any, function: Any, one: Any, two: Any) -> Any:  # noqa: ARG001 -
 
 @compiled
 def run(messages: Whole, end: int, most: int, headers_of: int, found: Whole) -> int:
-    """How many messages from the first on are records of its partition before an offset.
+    """Count the messages from the first on that are records of its partition before an offset.
 
     Args:
         messages: pointers.

@@ -24,7 +24,7 @@ TABLES_A_SLOT: Final = 8
 
 @dataclass(slots=True)
 class CatchUpTurn:
-    """What a batch reads for tables that catch up.
+    """The read of a batch for tables that catch up.
 
     Attributes:
         tables: whose turn it is.
@@ -70,7 +70,7 @@ def _waits_since(state: PipelineState, table: str) -> int:
 
 
 def _places(entry: TableState) -> dict[str, Any]:
-    """Where a table stands in each of its topics: all that its slice there depends on."""
+    """Return a table's place in each of its topics: all that its slice there depends on."""
     progress = entry.progress
     old = bool(progress.old_ends)
     return {
@@ -117,7 +117,7 @@ def end(
 
 
 def slice_of(entry: TableState, end: Offsets, *, limit: int) -> tuple[Offsets, Offsets] | None:
-    """The next bounded read of a table that catches up: from and to offsets; None = no records.
+    """Return the next read of a table that catches up, from and to offsets; None = no records.
 
     Args:
         entry: the table.
@@ -152,6 +152,6 @@ def advance(
     end: Offsets,
     batch: int,
 ) -> None:
-    """A slice was applied: moves the table on, into the stream once it is at the batch's end."""
+    """Move a table on after a slice, into the stream once it is at the batch's end."""
     if entry.progress.advance(entry.topics, to, waters, end):
         entry.stream(batch)

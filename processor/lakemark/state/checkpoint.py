@@ -1,8 +1,8 @@
-"""The pipeline's own state beside Spark's checkpoint, and what Spark wrote there itself.
+"""The pipeline's own state beside Spark's checkpoint, and Spark's own records there.
 
 The folder may be on any file system that Spark can write: see `checkpoint_files`.
 `<checkpoint>/lakemark/state/<batch>.json` is the state after a batch, `lakemark/first.json` the one
-before the first; `lakemark/pipeline.json` says for which pipeline the checkpoint was made.
+before the first; `lakemark/pipeline.json` names the pipeline that the checkpoint was made for.
 """
 
 import json
@@ -32,7 +32,7 @@ _REWRITE: Final = "lakemark/rewrite.json"
 
 
 class Identity(msgspec.Struct):
-    """What cannot change while a checkpoint is used."""
+    """The settings that cannot change while a checkpoint is used."""
 
     name: str
     shards: int
@@ -41,10 +41,10 @@ class Identity(msgspec.Struct):
 
 
 class Checkpoint:
-    """Files under the checkpoint folder of a pipeline.
+    """The files under the checkpoint folder of a pipeline.
 
     Raises (every method):
-        DependencyError: `checkpoint-unavailable`: the file system does not do what it is asked.
+        DependencyError: `checkpoint-unavailable`: the file system refuses, or does not answer.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -53,7 +53,7 @@ class Checkpoint:
         self.ours = ""
 
     def claim(self, identity: Identity) -> None:
-        """Makes the checkpoint this pipeline's, and ends a rewrite that was interrupted.
+        """Make the checkpoint this pipeline's, and end a rewrite that was interrupted.
 
         For the owner alone: see `require`, which comes before.
         """
@@ -62,7 +62,7 @@ class Checkpoint:
         self._finish_rewrite()
 
     def require(self, identity: Identity) -> None:
-        """Finds that the checkpoint is this pipeline's, or nobody's yet; writes nothing.
+        """Check that the checkpoint is this pipeline's, or nobody's yet; write nothing.
 
         Raises:
             PipelineError: it belongs to another pipeline, or was made with other shards; or it is
@@ -94,12 +94,12 @@ class Checkpoint:
             )
 
     def query_id(self) -> str:
-        """Spark's id of the query, the first part of every app id; stable over restarts."""
+        """Return Spark's id of the query, the first part of every app id; stable over restarts."""
         blob = self._read("metadata")
         return str(json.loads(blob)["id"]) if blob else ""
 
     def offsets(self, batch: int) -> list[Offsets]:
-        """End offsets of a planned batch, one entry per source in the query's order.
+        """Return the end offsets of a planned batch, one entry per source in the query's order.
 
         Raises:
             PipelineError: Spark has not planned this batch.
@@ -118,16 +118,16 @@ class Checkpoint:
         return found
 
     def is_new(self) -> bool:
-        """Whether the query was never started with it."""
+        """Say whether the query was never started with it."""
         planned = self._batches("offsets") or self._batches("commits")
         return not planned and self._read(_FIRST) is None
 
     def begin(self, state: PipelineState) -> None:
-        """Stores what the first batch begins with."""
+        """Store the state that the first batch begins with."""
         self._write(_FIRST, stored_form.encode(state))
 
     def load(self, batch: int) -> PipelineState:
-        """The state after a batch; before the first that of `begin`, or an empty one.
+        """Return the state after a batch; before the first that of `begin`, or an empty one.
 
         Raises:
             PipelineError: the state of an earlier batch is gone.
@@ -146,27 +146,27 @@ class Checkpoint:
         return stored_form.decode(blob)
 
     def newest(self) -> PipelineState:
-        """The state of the newest batch that has one."""
+        """Return the state of the newest batch that has one."""
         batches = self._batches("lakemark/state", suffix=".json")
         return self.load(max(batches, default=-1))
 
     def save(self, state: PipelineState) -> None:
-        """Stores the state under its batch, atomically; replaces one of the same batch."""
+        """Store the state under its batch, atomically; replace one of the same batch."""
         self._write(_name(state.batch), stored_form.encode(state))
         if state.batch >= KEPT:
             self._delete(_name(state.batch - KEPT))
 
     def owner(self) -> Owner | None:
-        """Who runs the pipeline, or ran it last."""
+        """Return the process that runs the pipeline, or ran it last; None before the first."""
         return ownership.decode(self._read("lakemark/owner.json"))
 
     def take(self, owner: Owner) -> None:
-        """Makes this process the owner: any other one begins no batch any more."""
+        """Make this process the owner: any other one begins no batch any more."""
         self.ours = owner.token
         self._write("lakemark/owner.json", ownership.encode(owner))
 
     def check_owner(self) -> None:
-        """Nothing, as long as this process is the owner.
+        """Raise unless this process is the owner.
 
         Raises:
             DependencyError: `superseded`.
@@ -187,53 +187,53 @@ class Checkpoint:
         )
 
     def topics(self) -> dict[str, str]:
-        """Kafka's ids of the change topics as they were when they were read."""
+        """Return Kafka's ids of the change topics as they were when they were read."""
         blob = self._read("lakemark/topics.json")
         return msgspec.json.decode(blob, type=dict[str, str]) if blob else {}
 
     def note_topics(self, ids: Mapping[str, str]) -> None:
-        """Remembers the topics' ids."""
+        """Store the topics' ids."""
         self._write("lakemark/topics.json", msgspec.json.encode(ids))
 
     def decoding(self) -> dict[str, str] | None:
-        """The connector's settings that events were decoded by, see `encoding`; None = unknown."""
+        """Return the settings that events were decoded by, see `encoding`; None = unknown."""
         blob = self._read("lakemark/decoding.json")
         return msgspec.json.decode(blob, type=dict[str, str]) if blob else None
 
     def note_decoding(self, settings: Mapping[str, str]) -> None:
-        """Remembers these settings."""
+        """Store these settings."""
         self._write("lakemark/decoding.json", msgspec.json.encode(settings))
 
     def written(self) -> dict[str, dict[str, str]]:
-        """How columns' values were written when their events were decoded, see `encoding`."""
+        """Return how columns' values were written in decoded events, see `encoding`."""
         blob = self._read("lakemark/columns.json")
         return msgspec.json.decode(blob, type=dict[str, dict[str, str]]) if blob else {}
 
     def note_written(self, columns: Mapping[str, Mapping[str, str]]) -> None:
-        """Remembers this."""
+        """Store how columns' values are written."""
         self._write("lakemark/columns.json", msgspec.json.encode(columns))
 
     def catalog(self) -> bytes | None:
-        """What was last seen of the database's catalog, see `catalog_watch`; None = nothing yet."""
+        """Return the newest look's facts, see `catalog_watch`; None = there was no look yet."""
         return self._read("lakemark/catalog.json")
 
     def note_catalog(self, seen: bytes) -> None:
-        """Remembers this instead."""
+        """Store the facts of a look at the catalog instead."""
         self._write("lakemark/catalog.json", seen)
 
     def handling(self) -> Mark | None:
-        """Which commands were being handled when a process ended, see `handling`."""
+        """Return the mark of commands being handled when a process ended, see `handling`."""
         return handling.decode(self._read(_HANDLING))
 
     def note_handling(self, mark: Mark | None) -> None:
-        """Remembers which commands are being handled; None = none are."""
+        """Store the mark of commands that are being handled; None = none are."""
         if mark is None:
             self._delete(_HANDLING)
         else:
             self._write(_HANDLING, handling.encode(mark))
 
     def goes_on(self) -> tuple[PipelineState, Offsets]:
-        """State and end offsets of the newest batch that is committed: where Spark goes on.
+        """Return state and end offsets of the newest committed batch: where Spark goes on.
 
         Returns:
             the state, and offsets of all topics, lakemark's own among them; before the first
@@ -248,11 +248,11 @@ class Checkpoint:
         return self.load(committed[-1]), offsets
 
     def begun(self) -> Offsets:
-        """Where the query's first batch begins, if Spark has planned one."""
+        """Return where the query's first batch begins, if Spark has planned one."""
         return {t: offsets for source in self.begun_by_source() for t, offsets in source.items()}
 
     def begun_by_source(self) -> list[Offsets]:
-        """The same, one entry per source in the query's order."""
+        """Return the same, one entry per source in the query's order."""
         blobs = [self._read(f"sources/{source}/0") or b"" for source in self._batches("sources")]
         return [
             msgspec.json.decode(blob.partition(b"\n")[2] or b"{}", type=Offsets) for blob in blobs
@@ -265,13 +265,13 @@ class Checkpoint:
         *,
         own: Collection[str],
     ) -> None:
-        """Lets the query go on at these offsets of some topics; only while it is stopped.
+        """Let the query go on at these offsets of some topics; only while it is stopped.
 
-        A batch that was planned but not committed has nothing of them then. Can be repeated: what
-        a crash interrupts, `claim` ends.
+        A batch that was planned but not committed has nothing of these topics then. Can be
+        repeated: `claim` ends what a crash interrupts.
 
         Args:
-            change: makes the same of the state after a batch.
+            change: makes the same change in the state after a batch.
             topics: where they go on; one without offsets is read no more.
             own: lakemark's own topics.
         """
@@ -294,37 +294,37 @@ class Checkpoint:
     # -- of a query without Spark: the same files, in the same forms ------------------------------
 
     def note_query(self, query: str, begun: Sequence[Offsets]) -> None:
-        """Notes a new query's id, and where each of its sources begins."""
+        """Note a new query's id, and where each of its sources begins."""
         for number, offsets in enumerate(begun):
             self._write(f"sources/{number}/0", b"0v1\n" + msgspec.json.encode(offsets))
         self._write("metadata", msgspec.json.encode({"id": query}))
 
     def note_planned(self, batch: int, ends: Sequence[Offsets]) -> None:
-        """Notes the end offsets of a batch, one entry per source: it is this one, come what may."""
+        """Note the end offsets of a batch, one entry per source: they are final."""
         lines = ["v1", "{}", *(msgspec.json.encode(source).decode() for source in ends)]
         self._write(f"offsets/{batch}", "\n".join(lines).encode())
         self._delete(f"offsets/{batch - KEPT}")
 
     def note_committed(self, batch: int) -> None:
-        """Notes that a batch is done."""
+        """Note that a batch is done."""
         self._write(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
         self._delete(f"commits/{batch - KEPT}")
 
     def newest_planned(self) -> int:
-        """The newest batch that is planned, -1 if there is none."""
+        """Return the newest batch that is planned, -1 if there is none."""
         return max(self._batches("offsets"), default=-1)
 
     def newest_committed(self) -> int:
-        """The newest batch that is done, -1 if there is none."""
+        """Return the newest batch that is done, -1 if there is none."""
         return max(self._batches("commits"), default=-1)
 
     def shards(self, batch: int) -> dict[int, bytes]:
-        """What the shards remember after a batch, in the form of `reconcile.state`."""
+        """Return the shards' states after a batch, in the form of `reconcile.state`."""
         blob = self._read(f"lakemark/shards/{batch}") if batch >= 0 else None
         return msgspec.msgpack.decode(blob, type=dict[int, bytes]) if blob else {}
 
     def note_shards(self, batch: int, states: Mapping[int, bytes]) -> None:
-        """Notes what they remember, for the batch after."""
+        """Store the shards' states, for the batch after."""
         if states:
             self._write(f"lakemark/shards/{batch}", msgspec.msgpack.encode(states))
         else:
@@ -334,7 +334,7 @@ class Checkpoint:
     # -- files ----------------------------------------------------------------------------------
 
     def _rewrite(self, files: Mapping[str, bytes]) -> None:
-        """Replaces all of these or none: whatever was begun is ended, here or by `claim`."""
+        """Replace all of these files or none: one that was begun is ended, here or by `claim`."""
         self._write(_REWRITE, msgspec.json.encode({n: blob.decode() for n, blob in files.items()}))
         self._finish_rewrite()
 
@@ -352,7 +352,7 @@ class Checkpoint:
         return sorted(int(name) for name in found if name.isdigit())
 
     def _read(self, name: str) -> bytes | None:
-        """A file's bytes, None if there is none; where it may be see `_write`."""
+        """Return a file's bytes, None if there is none; `_write` says in which files to look."""
         for place in (name, _next(name), name):
             blob = self._files.read(place)
             if blob is not None:
@@ -360,15 +360,15 @@ class Checkpoint:
         return None
 
     def _write(self, name: str, blob: bytes) -> None:
-        """Puts a file in place: whoever reads it finds the old one or the new one, both whole.
+        """Put a file in place: a reader finds the old one or the new one, both whole.
 
-        Of a file system no more is asked than to rename to a name that is free: not all of them
-        replace a file in one step.
+        The file system need only rename to a name that is free: not all of them replace a file in
+        one step.
 
         1. The draft is written.
         2. Where there is a file of that name, the draft becomes `<name>.next`, and the old file is
            deleted: a reader that does not find it takes that one.
-        3. What is whole gets the name.
+        3. The whole file gets the name.
         """
         draft, following = f"{name}.draft", _next(name)
         self._files.create(draft, blob)
@@ -397,7 +397,7 @@ def _next(name: str) -> str:
 
 
 def amended(blob: bytes, topics: Mapping[str, Mapping[int, int]], *, own: Collection[str]) -> bytes:
-    """Spark's record of a planned batch, with other offsets of some topics.
+    """Return Spark's record of a planned batch, with other offsets of some topics.
 
     Args:
         blob: version, metadata, then a line for each source: its offsets by topic and partition.

@@ -25,10 +25,10 @@ log = structlog.get_logger(__name__)
 
 
 def known_ends(before: Offsets, end: Offsets) -> Offsets:
-    """End offsets of all partitions: a batch's log may leave out what it has nothing of.
+    """Return the end offsets of all partitions: a batch may leave out those without records.
 
-    Partitions that a known topic has got are unknown until one of them has a record: only then was
-    the last record of the old partitions written, and only then is it a change of their number.
+    New partitions of a known topic stay unknown until one of them has a record: only then was the
+    last record of the old partitions written, and only then is it a change of their number.
     """
     merged = {topic: dict(partitions) for topic, partitions in before.items()}
     added = set(repartitioned(before, end))
@@ -41,7 +41,7 @@ def known_ends(before: Offsets, end: Offsets) -> Offsets:
 
 
 def repartitioned(before: Offsets, end: Offsets) -> list[str]:
-    """Topics known before that have records in partitions not known before."""
+    """Return topics known before that have records in partitions not known before."""
     return [
         topic
         for topic, partitions in end.items()
@@ -57,7 +57,7 @@ def follow(
     start: Offsets,
     end_offsets: Callable[[Sequence[str]], Offsets],
 ) -> None:
-    """Takes tables out of the stream whose topics have got partitions in this batch.
+    """Take tables out of the stream whose topics have got partitions in this batch.
 
     Args:
         state: the state being made.

@@ -1,4 +1,4 @@
-"""What is stored of a pipeline's state, and what older versions stored; pure.
+"""The stored form of a pipeline's state, and the forms that older versions stored; pure.
 
     format    what differed
     --------  --------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ _BOTH: Final = re.compile(r'"((?:[^"]|"")*)"\."((?:[^"]|"")*)"')
 
 
 class OldEntry(msgspec.Struct):
-    """What an entry said of names: `source_name` is the table whose rows it has, where known."""
+    """An entry's names: `source_name` is the table whose rows it has, where known."""
 
     source_name: tuple[str, str] | None = None
     code: str = ""
@@ -169,7 +169,7 @@ class OldLeft(msgspec.Struct):
 
 
 class OldNames(msgspec.Struct):
-    """What such a state says of names."""
+    """The names in such a state."""
 
     tables: dict[str, OldEntry] = msgspec.field(default_factory=dict)
     left: dict[str, OldLeft] = msgspec.field(default_factory=dict)

@@ -34,7 +34,7 @@ OWN_SNAPSHOT_OVER_ROWS: Final = (
 
 
 class StoredPosition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """As `AppliedPosition`: position as hex, newest source time in microseconds."""
+    """An `AppliedPosition` as stored: position as hex, newest source time in microseconds."""
 
     position: str = LOWEST.hex()
     source_ts: int = 0
@@ -46,7 +46,7 @@ StoredPositions = dict[str, dict[int, StoredPosition]]
 
 
 class TableProgress(msgspec.Struct, omit_defaults=True):
-    """Where a table stands in its topics while it does not stream; empty while it does.
+    """The place of a table in its topics while it does not stream; empty while it does.
 
     Attributes:
         slice_batch: batch in which it last had its turn to catch up; -1 = none yet.
@@ -179,7 +179,7 @@ def _is_past(goals: Offsets, at: Offsets) -> bool:
 
 
 class TableCounts(msgspec.Struct, omit_defaults=True):
-    """How much came of a table, and how much of it is there.
+    """Counts of what came of a table, and of what is there.
 
     Attributes:
         rows, bytes: of its files.
@@ -226,7 +226,7 @@ class TableCounts(msgspec.Struct, omit_defaults=True):
 
 
 class OldTable(msgspec.Struct, omit_defaults=True):
-    """What is known of the files of a table that is rebuilt, for the day on which it goes on."""
+    """The files' facts of a table that is rebuilt, for the day on which it goes on."""
 
     key: list[str] = msgspec.field(default_factory=list)
     key_ends: list[str] = msgspec.field(default_factory=list)
@@ -234,7 +234,7 @@ class OldTable(msgspec.Struct, omit_defaults=True):
 
 
 class WrittenFiles(msgspec.Struct, omit_defaults=True):
-    """What the table's files are.
+    """The files of a table, and their newest commit.
 
     Attributes:
         key: columns that its rows are found by.
@@ -337,7 +337,7 @@ class PendingHalves(msgspec.Struct, omit_defaults=True):
 
 
 class TableRepair(msgspec.Struct, omit_defaults=True):
-    """Which rows are in doubt, and what older ones lack.
+    """The rows that are in doubt, and what older ones lack.
 
     Attributes:
         own_snapshot: LSN of the connector's snapshot the table was loaded by.

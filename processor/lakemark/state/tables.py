@@ -1,4 +1,4 @@
-"""What every table is doing: the state machine of a pipeline, pure and kept per batch.
+"""The state of every table: the state machine of a pipeline, pure and kept per batch.
 
     state         set by                                   meaning
     ------------  ---------------------------------------  ----------------------------------
@@ -158,25 +158,25 @@ class PipelineState(msgspec.Struct):
 
     @property
     def learnt(self) -> Learnt:
-        """What events have shown of how the connector writes; kept for the output topics only."""
+        """The connector's way of writing, as events have shown; kept for the output topics only."""
         return Learnt(self.learnt_event, self.learnt_tables)
 
     def learn(self, more: Learnt) -> None:
-        """Keeps what has been learnt since."""
+        """Keep what has been learnt since."""
         learnt = self.learnt.joined(more)
         self.learnt_event, self.learnt_tables = learnt.event, learnt.tables
 
     def entries(self) -> Iterator[TableState]:
-        """Of all tables, those left out too."""
+        """Yield the entries of all tables, those left out too."""
         yield from self.tables.values()
         yield from (one.entry for one in self.left.values())
 
     def catching_up(self) -> list[str]:
-        """Tables to be caught up in the next batch."""
+        """Return the tables to be caught up in the next batch."""
         return [t for t, s in self.tables.items() if s.state == CATCHING_UP]
 
     def carried(self) -> dict[str, tuple[str, ...]]:
-        """Tables by the topics that they came in."""
+        """Return the tables by the topics that they came in."""
         found: dict[str, tuple[str, ...]] = {}
         for table, entry in sorted(self.tables.items()):
             for topic in entry.topics:
@@ -184,17 +184,17 @@ class PipelineState(msgspec.Struct):
         return found
 
     def partial(self) -> frozenset[str]:
-        """Tables of which an event lacked a column."""
+        """Return the tables of which an event lacked a column."""
         return frozenset(name for name, entry in self.tables.items() if entry.repair.partial)
 
     def silent_topics(self) -> frozenset[str]:
-        """Topics of which no table streams."""
+        """Return the topics of which no table streams."""
         known = {t for s in self.tables.values() for t in s.topics}
         used = {t for s in self.tables.values() if s.state == STREAMING for t in s.topics}
         return frozenset(known - used)
 
     def not_streaming(self) -> frozenset[str]:
-        """Tables whose events are left alone, and rows of snapshots with them."""
+        """Return the tables whose events are left alone, and rows of snapshots with them."""
         return frozenset(t for t, s in self.tables.items() if s.state != STREAMING).union(self.left)
 
 
@@ -211,7 +211,7 @@ def stop(
     retried: bool = False,
     forwarded: Offsets | None = None,
 ) -> None:
-    """Takes a table out of the stream at the start of this batch; nothing of it is lost.
+    """Take a table out of the stream at the start of this batch; nothing of it is lost.
 
     Args:
         state: the state being made.
@@ -237,7 +237,7 @@ def stop(
 
 
 def skip(state: PipelineState, table: str, *, upto: object) -> bool:
-    """A paused or errored table leaves out what it has not applied, up to these offsets at least.
+    """Have a stopped table leave out what it has not applied, up to these offsets at least.
 
     It is paused until a batch begins there (`end_skips`). Until then nothing is given up: a pause
     or an error takes the skip back, and a resume applies the events after all.
@@ -269,7 +269,7 @@ def skip(state: PipelineState, table: str, *, upto: object) -> bool:
 
 
 def end_skips(state: PipelineState, start: Offsets) -> list[str]:
-    """Lets the tables stream whose skip ends at or before these offsets, where the batch begins.
+    """Let the tables stream whose skip ends at or before these offsets, where the batch begins.
 
     They apply this batch's events by the stream's own high-waters. Any of their rows may miss an
     event now, so they need a run with a sweep; an older copy of a table will do, too.
@@ -288,7 +288,7 @@ def end_skips(state: PipelineState, start: Offsets) -> list[str]:
 
 
 def resume(state: PipelineState, table: str) -> bool:
-    """Lets a paused or errored table catch up; False if there is no such table or it runs."""
+    """Let a paused or errored table catch up; False if there is no such table or it runs."""
     entry = state.tables.get(table)
     if entry is None or entry.state not in (PAUSED, ERRORED):
         return False
@@ -306,7 +306,7 @@ def rebuild(
     before: PipelineState,
     upto: object = None,
 ) -> bool:
-    """Lets a table be made anew from a snapshot, beside the old one; chunks under way are void.
+    """Let a table be made anew from a snapshot, beside the old one; chunks under way are void.
 
     One that stands still leaves out what it has not applied, as `skip` has it: the snapshot brings
     it. Any other applies all of its events, to the new table.
@@ -338,7 +338,7 @@ def rebuild(
 
 
 def _begin_rebuild(state: PipelineState, entry: TableState, command: str, why: str) -> None:
-    """Under a name that no other rebuild has, of this checkpoint or of another one."""
+    """Begin a rebuild under a name that no other has, of this checkpoint or of another one."""
     made = blake2s(command.encode(errors="replace"), digest_size=6).hexdigest()
     entry.files.begin_rebuild(f"rebuild-{made}-{state.batch}", why)
     entry.forget_old_files()
@@ -347,14 +347,14 @@ def _begin_rebuild(state: PipelineState, entry: TableState, command: str, why: s
 
 
 def lost_rebuild(state: PipelineState, entry: TableState) -> None:
-    """What was made of a table so far is gone: it is made once more."""
+    """Begin a rebuild once more: the files that were made so far are gone."""
     _begin_rebuild(state, entry, entry.files.rebuild, entry.files.rebuild_why)
 
 
 def cancel_rebuild(state: PipelineState, table: str) -> bool:
-    """Goes on with the old table, which missed what came meanwhile; False if there is no rebuild.
+    """Go on with the old table, which missed the changes meanwhile; False if there is no rebuild.
 
-    It is to be snapshotted, or stops for what it was to be made anew for.
+    The table is snapshotted again, or stops once more for the reason of the rebuild.
     """
     entry = state.tables.get(table)
     if entry is None or not entry.files.rebuild:
@@ -367,7 +367,7 @@ def cancel_rebuild(state: PipelineState, table: str) -> bool:
 
 
 def rebuilt(state: PipelineState) -> list[str]:
-    """The tables whose new form is whole: every row was read since the rebuild began."""
+    """Return the tables whose new form is complete: every row was read since the rebuild began."""
     return [
         name
         for name, entry in state.tables.items()
@@ -376,7 +376,7 @@ def rebuilt(state: PipelineState) -> list[str]:
 
 
 def new_epoch(state: PipelineState, start: Offsets) -> None:
-    """Begins an epoch: at the first regressed event of each partition, else at this batch.
+    """Begin an epoch: at the first regressed event of each partition, else at this batch.
 
     Every table may hold rows of a source that is no more: all are to be snapshotted again. Tables
     that stopped because of the regression catch up, now in the new epoch.
@@ -394,7 +394,7 @@ def new_epoch(state: PipelineState, start: Offsets) -> None:
 
 
 def end_fills(state: PipelineState, passed: Callable[[TableState], bytes | None]) -> None:
-    """Forgets what older images get, where none can come any more.
+    """Forget the values of older images where no such image can come any more.
 
     Args:
         state: the state being made.
@@ -410,5 +410,5 @@ def end_fills(state: PipelineState, passed: Callable[[TableState], bytes | None]
 
 
 def any_state(state: PipelineState, wanted: str) -> bool:
-    """Whether any table is in this state."""
+    """Say whether any table is in this state."""
     return any(entry.state == wanted for entry in state.tables.values())

@@ -1,4 +1,4 @@
-"""Connect's JSON converter, as a `Converter`: where each of its questions is answered."""
+"""Connect's JSON converter, as a `Converter`: each of its questions is answered elsewhere."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

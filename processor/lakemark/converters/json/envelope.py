@@ -24,7 +24,7 @@ from lakemark.settings.table_id import text_of
 
 
 class Source(msgspec.Struct, gc=False):
-    """What every source block has; a connector's has more: what its positions are made of.
+    """The fields of every source block; a connector's has those of its positions, too.
 
     Fields in Debezium's own order: msgspec finds the next field at once then.
     """
@@ -74,13 +74,13 @@ class _Whole(_Wrapper, forbid_unknown_fields=True, gc=False):
 
 
 class _Schema(msgspec.Struct, gc=False):
-    """What tells a struct's schema from a column's value."""
+    """The fields that tell a struct's schema from a column's value."""
 
     type: str = ""
 
 
 class _Forms(NamedTuple):
-    """How the records of one connector are read."""
+    """The forms in which the records of one connector are read."""
 
     event: Callable[[bytes], Envelope]
     other: Callable[[bytes], _Other]
@@ -221,7 +221,7 @@ def _is_struct(schema: bytes) -> bool:
 
 
 def are_texts(values: pa.Array | pa.ChunkedArray) -> bool:
-    """Whether all values are UTF-8: far cheaper to know of a column than of its values."""
+    """Say whether all values are UTF-8: far cheaper to know of a column than of its values."""
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -230,7 +230,7 @@ def are_texts(values: pa.Array | pa.ChunkedArray) -> bool:
 
 
 def wrapper_of(value: bytes) -> tuple[bytes, bytes | None] | None:
-    """What the wrapper puts before the payload, and the schema; None if it has no plain form.
+    """Return the bytes before a wrapped payload, and the schema; None without a plain form.
 
     Records without a wrapper have neither. All records with the same beginning have this schema.
     """
@@ -330,7 +330,7 @@ def _unwrap(value: bytes) -> tuple[bytes, bytes | None]:
 
 
 def _odd(record: _Other) -> Odd:  # noqa: PLR0911 - one return per kind of record
-    """What a record without op or source block is, by the fields it has."""
+    """Return the kind of a record without op or source block, by the fields it has."""
     ts = _micros(record.ts_ms)
     if record.op is not None:
         if record.op not in OPS:
@@ -374,7 +374,7 @@ _NEEDS_POSITION: Final = _OF_TABLES | {Kind.SIGNAL}
 
 
 class _Plan(NamedTuple):
-    """What records of one (op, snapshot, table, connector) combination are."""
+    """The meaning of records of one (op, snapshot, table, connector) combination."""
 
     kind: int
     table: str
@@ -466,7 +466,7 @@ def _classify(envelopes: list[Envelope], identity: SourceIdentity) -> list[_Plan
 
 
 def kind_of(op: str, source: Source, identity: SourceIdentity) -> tuple[int, str]:
-    """What records with this op and source block are, and the table they are of."""
+    """Return the kind of records with this op and source block, and their table."""
     plan = _plan(op, source, identity)
     return plan.kind, plan.table
 
@@ -569,5 +569,5 @@ def _check_images(out: Headers, keys: Sequence[bytes | None]) -> None:
 
 
 def _is_null_key(key: bytes | None) -> bool:
-    """Whether a record key is null, also in JSON and inside the wrapper."""
+    """Say whether a record key is null, also in JSON and inside the wrapper."""
     return not key or unwrapped(key)[1].strip() == NULL

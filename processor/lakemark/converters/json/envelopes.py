@@ -37,7 +37,7 @@ _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """When and where in the stream rows were read.
+    """The time and the place in the stream at which rows were read.
 
     Attributes:
         schema: of the table.
@@ -55,7 +55,7 @@ class Reading:
 
 
 class EnvelopeTemplate:
-    """What all records of one connector have in common. Immutable.
+    """The common parts of all records of one connector. Immutable.
 
     Attributes:
         members: of the envelope, as JSON texts, in their order.
@@ -118,7 +118,7 @@ class EnvelopeTemplate:
     def _around(
         self, reading: Reading, *, op: bytes = b'"r"', image: str = "after"
     ) -> tuple[bytes, bytes]:
-        """What stands before and after the image."""
+        """Return the bytes before and after the image."""
         fixed = {
             "before": _NULL,
             "after": _NULL,

@@ -89,7 +89,7 @@ class Events(NamedTuple):
 
     @property
     def numbers(self) -> Whole:
-        """What their positions are made of."""
+        """The numbers of their positions."""
         return self.stamp[:, :2]
 
 
@@ -100,7 +100,7 @@ def decode_range(
     parts: Sequence[pa.RecordBatch],
     plan: StretchPlan,
 ) -> DecodedRange | None:
-    """What `decoder.decode_range` says of the same records; None where they are not all plain.
+    """Return the result of `decoder.decode_range`; None where the records are not all plain.
 
     Args:
         converter: that of JSON.

@@ -30,7 +30,7 @@ Rows = Callable[[pa.Array], np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """How the values of one column are written.
+    """The writer of one column's values.
 
     Attributes:
         texts: canonical array to fragments, null for null.

@@ -22,7 +22,7 @@ from lakemark.model.handling_modes import HandlingModes
 
 
 def writer(column: Column, modes: HandlingModes, digits: int = USUAL_DIGITS) -> Writer:
-    """How values of `column` are written, given the connector's settings.
+    """Return the writer of a column's values, given the connector's settings.
 
     Args:
         column: the column, or the element or member of one.

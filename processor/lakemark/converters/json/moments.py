@@ -90,7 +90,7 @@ def _infinite(kind: pa.DataType, tally: Tally, *, late: bool) -> int:
 
 
 def _inside(numbers: pa.Array, first: int, last: int) -> bool:
-    """Whether all values are in [first, last]."""
+    """Say whether all values are in [first, last]."""
     bounds = pc.min_max(numbers)
     low, high = bounds["min"].as_py(), bounds["max"].as_py()
     return low is None or (first <= low and high <= last)

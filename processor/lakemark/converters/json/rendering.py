@@ -45,7 +45,7 @@ from lakemark.model.schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a column's bytes may differ from the connector's.
+    """A reason why a column's bytes may differ from the connector's.
 
     Attributes:
         column: its name.
@@ -72,7 +72,7 @@ class Rendered:
 
 
 class Rendering:
-    """How the rows of one table are written; made once, used for many rows. Immutable."""
+    """The writer of one table's rows; made once, used for many rows. Immutable."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ def default_texts(wrapper_schema: bytes) -> dict[str, bytes]:
 
 
 class _Schema(msgspec.Struct, gc=False):
-    """What matters of a Connect schema as the JSON converter writes it."""
+    """The parts of a Connect schema, as the JSON converter writes it, that are needed here."""
 
     field: str = ""
     fields: list["_Schema"] = []

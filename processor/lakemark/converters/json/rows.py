@@ -59,7 +59,7 @@ def decode_rows(
 
 
 class Layout:
-    """What can be prepared once per schema and modes.
+    """The parts of decoding that are prepared once per schema and modes.
 
     Attributes:
         names, codecs, fields: of the columns, in their order.
@@ -101,7 +101,7 @@ def _member_decoders(one: Codec) -> list[Callable[[msgspec.Raw], Any]]:
 
 
 def layout(schema: TableSchema, modes: HandlingModes) -> Layout:
-    """How images of this schema are read."""
+    """Return the layout for images of this schema."""
     return _layout(schema, schema.numeric_texts, modes)
 
 

@@ -38,7 +38,7 @@ Scalar = Callable[[Any, Tally], Any]
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How the values of one column are read.
+    """The reader of one column's values.
 
     Attributes:
         type: canonical Arrow type.
@@ -96,7 +96,7 @@ class Codec:
 
 
 def codec(column: Column, modes: HandlingModes) -> Codec:
-    """How values of `column` are read, given the connector's settings."""
+    """Return the reader of a column's values, given the connector's settings."""
     temporal = moments.reader(column)
     if temporal is not None:
         return Codec(column.type, temporal.wire, temporal.vector, temporal.scalar)

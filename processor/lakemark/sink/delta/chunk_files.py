@@ -61,7 +61,7 @@ class ChunkFileWriter:
         return None if config.output or DELETION_VECTORS not in engines else cls(config.lake)
 
     def wanted(self, table: str) -> bool:
-        """Whether rows of a table go to files."""
+        """Say whether rows of a table go to files."""
         return self.lake.engine_of(table) == DELETION_VECTORS
 
     def __call__(
@@ -165,7 +165,7 @@ def present(file: ChunkFile) -> Iterator[None]:
 
 
 def data_file(file: ChunkFile) -> DataFile:
-    """As a table's log would have it."""
+    """Return the file as a table's log would have it."""
     add = {
         "path": file.path, "size": file.size, "partitionValues": {}, "stats": file.stats,
     }  # fmt: skip
@@ -173,7 +173,7 @@ def data_file(file: ChunkFile) -> DataFile:
 
 
 def fits(file: ChunkFile, table: pa.Schema, *, deletes: str) -> bool:
-    """Whether a table can have the file as it is: the same columns, of the same types."""
+    """Say whether a table can have the file as it is: the same columns, of the same types."""
     columns = pa.schema([*file.columns, pa.field(CDC, cdc_type(deletes=deletes))])
     names = [*column_names(file.columns.names).values(), CDC]
     written = pa.schema(Schema.from_arrow(columns).to_arrow())
@@ -199,7 +199,7 @@ class InFile:
 
     @property
     def position(self) -> bytes:
-        """Of all rows."""
+        """The position of all rows."""
         return bytes.fromhex(self.file.position)
 
 
@@ -257,7 +257,7 @@ def placed(
 
 
 def _met(filed: Filed, others: pa.Array | None, *, may: bool) -> npt.NDArray[np.bool_] | None:
-    """Which rows other records concern, too; None if all go the way of every change."""
+    """Mark the rows that other records concern, too; None if all go the way of every change."""
     if not may:
         return None
     if others is None:
@@ -267,7 +267,7 @@ def _met(filed: Filed, others: pa.Array | None, *, may: bool) -> npt.NDArray[np.
 
 
 def _stands_for(file: ChunkFile, lo: bytes) -> bool:
-    """Whether the rows of a file have a position that compares with events as `lo` does.
+    """Say whether the rows of a file have a position that compares with events as `lo` does.
 
     See `Watermark.position`: it is `lo`, or above it with no event between.
     """

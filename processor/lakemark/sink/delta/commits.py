@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 def is_adopted(table: Opened) -> bool:
-    """Whether the table was moved to the Spark MERGE engine."""
+    """Say whether the table was moved to the Spark MERGE engine."""
     return bool(table.metadata().configuration.get(ENGINE) == SPARK_MERGE)
 
 
@@ -80,8 +80,10 @@ def open_table(path: str, storage_options: Options = None) -> DeltaTable | None:
 
 
 def reopened(path: str, storage_options: Options, *, engine: str) -> Opened | None:
-    """As `open_table`; a table with deletion vectors that this process has opened before costs
-    what has been committed since, however long its log is: see `table_log.newest`.
+    """Open a table as `open_table` does; one known with deletion vectors at less cost.
+
+    Such a table, if this process has opened it before, costs the commits since then, however long
+    its log is: see `table_log.newest`.
 
     Raises:
         DependencyError, TableError: as `open_table`.
@@ -104,7 +106,7 @@ def committed(path: str, app_id: str, storage_options: Options = None) -> int | 
 
 
 def recorded(table: Opened | None, path: str, app_id: str) -> int | None:
-    """As `committed`, of a table that is open; None if there is none."""
+    """Return the same as `committed`, of an open table; None if there is none."""
     with told(path):
         return None if table is None else table.transaction_version(app_id)
 

@@ -144,7 +144,7 @@ def _conformed(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def index_of(store: TableStore, file: DataFile, key: LakeKey, table_id: str) -> KeyIndex:
-    """Where the file's rows are by key: as it was kept, or from its key columns.
+    """Return the file's index by key: as it was kept, or from its key columns.
 
     Raises:
         FileNotFoundError, OSError: as `read_rows`.
@@ -275,7 +275,7 @@ def drop_index(file: DataFile, key: LakeKey, table_id: str) -> None:
 
 
 def _index_name(path: str, size: int, key: LakeKey, table_id: str) -> str:
-    """What the index of a file is called; a chunk's is made before its table may be there."""
+    """Return the name of a file's index; a chunk's is made before its table may be there."""
     return index_cache.name_of("" if path.startswith(_CHUNK) else table_id, path, size, str(key))
 
 
@@ -306,7 +306,7 @@ def _writer(sink: io.BytesIO, first: pa.Table) -> pq.ParquetWriter:
 
 
 def _differ(cells: pa.ChunkedArray) -> bool:
-    """Whether most values of a plain column are unlike each other."""
+    """Say whether most values of a plain column are unlike each other."""
     kind = cells.type
     if len(cells) < _SAMPLE or pa.types.is_nested(kind):
         return False
@@ -316,7 +316,7 @@ def _differ(cells: pa.ChunkedArray) -> bool:
 
 
 def statistics(keys: pa.Table) -> dict[str, Any]:
-    """What the log says of a file's rows: their number, and the range of each key column."""
+    """Return a file's statistics for the log: the number of rows, each key column's range."""
     low, high, nulls = {}, {}, {}
     for name in keys.column_names:
         column = keys.column(name)
@@ -362,7 +362,7 @@ class KeyBounds:
     values: npt.NDArray[np.int64] | tuple[str, str]
 
     def may_meet(self, file: DataFile) -> bool:
-        """Whether the file may have rows with one of the values."""
+        """Say whether the file may have rows with one of the values."""
         low = (file.stats.get("minValues") or {}).get(self.name)
         high = (file.stats.get("maxValues") or {}).get(self.name)
         if isinstance(self.values, tuple):
@@ -377,7 +377,7 @@ class KeyBounds:
 
 
 def may_meet(file: DataFile, other: DataFile, key: LakeKey) -> bool:
-    """Whether two files may have rows of one key, as far as their statistics tell."""
+    """Say whether two files may have rows of one key, as far as their statistics tell."""
     for name in key.names:
         low, high = _bounds(file, name)
         first, last = _bounds(other, name)

@@ -109,7 +109,7 @@ def merge(
 
 
 def _require_new(path: str, files: Sequence[InFile], before: TableFiles) -> None:
-    """That no file is added twice: who looked before may not know what a fenced process did since.
+    """Check that no file is added twice: a process that was superseded may have added one since.
 
     Raises:
         DependencyError: `lake-busy`: the rows of a file that the table has are to be read from it.
@@ -156,7 +156,7 @@ def _result(
 
 @dataclass(slots=True)
 class _Effects:
-    """What a batch does: counts, rows to add, rows to delete by file."""
+    """The effects of a batch: counts, rows to add, rows to delete by file."""
 
     inserted: int = 0
     updated: int = 0
@@ -303,7 +303,7 @@ class _Batch:
         yield from self.table.hits(there, KeyWords(own.first, own.second), own.row.astype(np.int64))
 
     def _seen(self, hits: Hits, which: Places, names: list[str]) -> tuple[Places, PairDecision]:
-        """What becomes of pairs, by the table's rows; and which of these go."""
+        """Return the table's rows that go, and the decision about pairs, by those rows."""
         which = which[np.argsort(hits.rows[which], kind="stable")]
         rows = hits.rows[which]
         schema = pa.schema([self.schema.field(n) for n in [*names, CDC]])
@@ -359,7 +359,7 @@ def _union(found: Sequence[Places], records: int) -> Places:
 
 
 def _newer(positions: pa.Array, bound: bytes) -> Flags:
-    """Which positions are not below a bound."""
+    """Mark the positions that are not below a bound."""
     if not bound:
         return np.ones(len(positions), bool)
     found: Flags = pc.greater_equal(positions, pa.scalar(bound, positions.type)).to_numpy(

@@ -60,7 +60,7 @@ class VectorReader:
 
 
 def among(rows: Places, ordered: Places) -> Flags:
-    """Which rows are in a sorted set."""
+    """Mark the rows that are in a sorted set."""
     if not len(ordered):
         return np.zeros(len(rows), bool)
     at = np.minimum(np.searchsorted(ordered, rows), len(ordered) - 1)
@@ -104,7 +104,7 @@ class Finder:
 
     @property
     def table_id(self) -> str:
-        """Of the metadata."""
+        """The table's own, from its metadata."""
         return str(self.files.metadata["id"])
 
     def by_key(self, keys: pa.Table) -> Iterator[Hits]:

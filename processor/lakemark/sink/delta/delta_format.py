@@ -85,7 +85,7 @@ class TaskMergeSink:
 
     @property
     def pending(self) -> Halves:
-        """What waits beside it, read and written as the engine does it."""
+        """The halves of key changes beside the table, read and written as the engine does it."""
         return Halves(self.path, self.query, self.options, self.engine)
 
     def open(self) -> None:

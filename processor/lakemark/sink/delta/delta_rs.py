@@ -239,7 +239,7 @@ def _key_filter(keys: pa.Table) -> str:
 
 
 def _are_new(table: DeltaTable, staged: Staged, schema: pa.Schema) -> bool:
-    """Whether the table has no row with any of the keys; only asked of rows that say so (c, r).
+    """Say whether the table has no row with any of the keys; only rows of c and r may be new.
 
     Reading keys alone costs a fraction of the join that a merge is.
     """

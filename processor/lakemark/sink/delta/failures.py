@@ -1,4 +1,4 @@
-"""What a failure of the lake means: which error it is, and whether trying again can help.
+"""The errors for failures of the lake, and whether trying again can help.
 
 Conflict                                  somebody else committed first: reload and try again
 DependencyError  lake-unavailable         storage does not answer: retried

@@ -40,7 +40,7 @@ _writes: Final = [0]
 
 
 def name_of(table_id: str, file: str, size: int, key: str) -> str:
-    """What the index of a file by these key columns is called.
+    """Return the name of a file's index by these key columns.
 
     Args:
         table_id: of the table's metadata.

@@ -1,4 +1,4 @@
-"""Where the rows of a data file are, by key: sorted arrays, made once since files never change.
+"""The index of a data file by key: sorted arrays, made once since files never change.
 
 Keys are compared as one or two 64-bit numbers. A key of one column of at most 64 bits is such a
 number, one of two such columns is two; every other key is hashed to 128 bits (text by SipHash with
@@ -90,7 +90,7 @@ def words(columns: Sequence[pa.Array]) -> KeyWords:
 
 @cache
 def fingerprint() -> str:
-    """What keys become, in short: indexes on disk outlive the library that hashes."""
+    """Return a digest of how keys are hashed: indexes on disk outlive the library that hashes."""
     text = words([pa.array(["", "a", "ä€😀" * 9])])
     octets = words([pa.array([b"", b"\0\xff"])])
     both = words([pa.array([1, 2]), pa.array([True, None])])
@@ -164,7 +164,7 @@ def build(keys: KeyWords, newest: bytes) -> KeyIndex:
 
 
 def is_unique(index: KeyIndex) -> bool:
-    """Whether no two rows have the same key."""
+    """Say whether no two rows have the same key."""
     same = index.first[1:] == index.first[:-1]
     if index.second is not None and same.any():  # equal halves may stand in any order
         pairs = np.stack([index.first, index.second])
@@ -173,7 +173,7 @@ def is_unique(index: KeyIndex) -> bool:
 
 
 def lookup(index: KeyIndex, keys: KeyWords, order: Places) -> tuple[Places, Places]:
-    """Which keys have rows in the file.
+    """Find the keys that have rows in the file.
 
     Args:
         index: of the file.

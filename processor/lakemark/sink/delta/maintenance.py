@@ -41,7 +41,7 @@ _VACUUMED: Final = "lakemark/vacuum"
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """What upkeep did.
+    """The result of upkeep.
 
     Attributes:
         compacted: data files that were written again.
@@ -56,7 +56,7 @@ class Maintained:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When files are written again.
+    """The limits beyond which files are written again.
 
     Attributes:
         spare_files: so many small files are borne; reading slows down by about 2 ms a file.
@@ -82,7 +82,7 @@ _ONCE: Final = CommitProperties(max_commit_retries=0)
 
 
 def wants_upkeep(path: str, merged: MergeResult, policy: Policy = DEFAULT) -> bool:
-    """Whether anything may be due in a task-merge table, as its newest commit says.
+    """Say whether anything may be due in a task-merge table, by its newest commit.
 
     Args:
         path: folder of the table.
@@ -161,7 +161,7 @@ def _looked_at(path: str, known: TableFiles | None) -> int | None:
 
 
 def _is_due(known: TableFiles, since: int | None, policy: Policy) -> bool:
-    """Whether there is anything to do, as far as this process knows."""
+    """Say whether there is anything to do, as far as this process knows."""
     return bool(
         due(list(known.files.values()), policy)
         or since is None
@@ -175,12 +175,12 @@ def _at_a_period(version: int, since: int, policy: Policy) -> bool:
 
 
 def _crossed(version: int, since: int, every: int) -> bool:
-    """Whether a multiple of `every` is among the commits after `since`."""
+    """Say whether a multiple of `every` is among the commits after `since`."""
     return version // every > since // every
 
 
 def _begins(table: DeltaTable, policy: Policy) -> bool:
-    """Whether it is this worker's turn to look for files that nobody needs: then the log says so.
+    """Say whether this worker looks for unneeded files now; if so, the log says so, too.
 
     Raises:
         CommitFailedError: somebody else committed first; it may have been for this.
@@ -279,7 +279,7 @@ _unanswered: set[str] = set()
 
 
 def _may_commit(store: TableStore, before: TableFiles) -> bool:
-    """Whether our own client gets at a table of task-merge: it may not know its credentials."""
+    """Say whether our own client can commit to a task-merge table: it may lack credentials."""
     bucket = "/".join(store.path.split("/")[:3])
     if not store.is_object_store:
         return True
@@ -294,7 +294,7 @@ def _may_commit(store: TableStore, before: TableFiles) -> bool:
 
 
 def _joined_by_delta_rs(table: DeltaTable) -> _Joined:
-    """Where only delta-rs can commit, or keep what the table asks of its writers."""
+    """Have delta-rs join the files where it alone can commit, or meet the table's demands."""
     version = table.version()
     found = table.optimize.compact(commit_properties=_ONCE)
     return _Joined(
@@ -378,7 +378,7 @@ def _vectors_needed(found: TableFiles, since: datetime) -> list[Action]:
 
 
 def _is_ours(vector: Action) -> bool:
-    """Whether delta-rs's full vacuum leaves its file alone; one in the log has none."""
+    """Say whether delta-rs's full vacuum leaves its file alone; one in the log has none."""
     if vector["storageType"] == "u":
         return bool(roaring.file_of(vector["pathOrInlineDv"]).startswith(f"{VECTORS_FOLDER}/"))
     return bool(vector["storageType"] == "i")

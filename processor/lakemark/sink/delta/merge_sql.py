@@ -51,7 +51,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How an engine writes literals; all else is the same SQL.
+    """An engine's way of writing literals; all else is the same SQL.
 
     Attributes:
         text: a string.
@@ -121,7 +121,7 @@ def _struct(shape: Shape, members: dict[str, str]) -> str:
 
 
 def _named(column: TargetColumn, dialect: Dialect) -> str:
-    """Whether the row's patch names the column; null, which counts as no, without a patch."""
+    """Return SQL for: the row's patch names the column; null without a patch counts as no."""
     return f"array_contains(s.__patch, {dialect.text(column.source)})"
 
 

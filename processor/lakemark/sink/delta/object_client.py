@@ -111,7 +111,7 @@ class Objects:
         return (len(data), tag) if tag else self.stamp(name)
 
     def stamp(self, name: str) -> Stamp:
-        """Of a file; `NO_FILE` without one."""
+        """Return the stamp of a file; `NO_FILE` without one."""
         try:
             with _as_os_errors():
                 found = obstore.head(self.store, self.folder + name)
@@ -232,7 +232,7 @@ def _new(root: str, options: Given) -> Any:
 
 
 def _is_taken(root: str, config: Any) -> bool:
-    """Whether the store knows the last of these options, and by no other name already."""
+    """Say whether the store knows the last of these options, and by no other name already."""
     try:
         from_url(root, config=config)
     except UnknownConfigurationKeyError:

@@ -27,7 +27,7 @@ _GONE: Final = (FileNotFoundError, TableNotFoundError)
 
 @dataclass(frozen=True, slots=True)
 class Halves:
-    """What one query leaves beside one table.
+    """The halves of key changes that one query leaves beside one table.
 
     Attributes:
         path: the table's folder.
@@ -58,7 +58,7 @@ class Halves:
             self._store.keep([self._name(batch, step)])
 
     def load(self, batch: int, step: str) -> pa.Table | None:
-        """What a step of a batch left; None if there is nothing of it, or no table at all.
+        """Return what a step of a batch left; None if there is nothing of it, or no table at all.
 
         Raises:
             DependencyError: the lake could not be read.

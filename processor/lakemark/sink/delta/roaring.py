@@ -197,7 +197,7 @@ _UUID_DIGITS: Final = 20
 
 
 def named(folder: str, number: UUID) -> str:
-    """What a descriptor says of a file `file_of` in this folder of the table."""
+    """Return a descriptor's text for a file `file_of` in this folder of the table."""
     return folder + z85(number.bytes)
 
 

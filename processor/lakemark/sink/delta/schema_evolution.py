@@ -130,7 +130,7 @@ def _skipped_by(kind: pa.DataType) -> bool:
 
 
 def plan(target: Opened, path: str, schema: pa.Schema, table: str = "") -> SchemaPlan:
-    """What `target` needs to hold rows of `schema`, see `schema_plan`."""
+    """Return the changes that `target` needs to hold rows of `schema`, see `schema_plan`."""
     old = pa.schema(target.schema().to_arrow())
     return schema_plan(old, target.metadata().name, schema, path=path, table=table)
 

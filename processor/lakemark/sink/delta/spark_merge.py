@@ -340,7 +340,7 @@ def _existing(path: str, storage_options: Options) -> DeltaTable:
 
 
 def _sized(spark: SparkSession, path: str, table: DeltaTable, done: MergeResult) -> MergeResult:
-    """With the table's size.
+    """Return the result with the table's size.
 
     Rows are Spark's count, which comes from the log too: delta-rs does not say how many rows
     deletion vectors hide.

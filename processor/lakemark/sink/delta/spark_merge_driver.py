@@ -12,7 +12,7 @@ from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 
 
 def finish(spark: SparkSession, own: TablePlan, outcome: TableOutcome, plan: LakePlan) -> None:
-    """What `apply` left to the driver: make the table fit, or truncate and merge.
+    """Do the part that `apply` left to the driver: make the table fit, or truncate and merge.
 
     Exactly once per (app id, version), like `apply`; fills in the outcome.
 

@@ -1,4 +1,4 @@
-"""What a commit of ours says: which tables it may be made in, and its actions."""
+"""The actions of our commits, and the tables that they may be made in."""
 
 import re
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ _IN_SCHEMA: Final = ("delta.invariants", "delta.generationExpression", '"variant
 
 
 def refused(found: TableFiles) -> list[str]:
-    """What the table asks of its writers that is not done here; empty if it may be written."""
+    """Return the table's demands on writers that are not met here; empty if it may be written."""
     features = {
         *(found.protocol.get("readerFeatures") or ()),
         *(found.protocol.get("writerFeatures") or ()),
@@ -96,7 +96,7 @@ def adoption(found: TableFiles) -> list[Action]:
 
 
 def retention(metadata: Mapping[str, Any]) -> timedelta:
-    """How long files that left the table are kept for readers of older versions.
+    """Return for how long files that left the table are kept for readers of older versions.
 
     Args:
         metadata: the log's action.
@@ -110,7 +110,7 @@ def retention(metadata: Mapping[str, Any]) -> timedelta:
 
 
 def _features(protocol: Action) -> set[str]:
-    """What a protocol lists, or means by the versions before there was a list."""
+    """Return the features that a protocol lists, or means by the versions before the list."""
     writer = int(protocol["minWriterVersion"])
     features = set(protocol.get("writerFeatures") or ())
     if writer < _FEATURES_FROM:
@@ -174,7 +174,7 @@ def _widened(file: DataFile, records: int) -> str:
 
 
 def info(operation: str, now: int, version: int) -> Action:
-    """What the log says of a commit besides its actions.
+    """Return the log's information about a commit, besides its actions.
 
     Args:
         operation: in Delta's words.

@@ -113,7 +113,7 @@ class TableFiles:
 
     @property
     def vectors_on(self) -> bool:
-        """Whether deletion vectors may be written."""
+        """Say whether deletion vectors may be written."""
         return VECTORS in (self.protocol.get("writerFeatures") or ())
 
 
@@ -131,7 +131,7 @@ class _Replay:
         return cls(dict(known.files), known.protocol, known.metadata, recorded=dict(known.recorded))
 
     def at(self, version: int, stamp: Stamp) -> TableFiles:
-        """What has been read so far, as a version of the table."""
+        """Return the state that was read so far, as a version of the table."""
         return TableFiles(
             version,
             self.files,
@@ -174,7 +174,7 @@ def data_file(add: Action) -> DataFile:
 
 
 def vector_id(vector: Action | None) -> str:
-    """What tells the vectors of one file apart; empty for none."""
+    """Return the id that tells the vectors of one file apart; empty for none."""
     if not vector:
         return ""
     offset = vector.get("offset")
@@ -286,7 +286,7 @@ def _known(store: TableStore, version: int, table_id: str) -> TableFiles | None:
 
 
 def _is_there(store: TableStore, known: TableFiles) -> bool:
-    """Whether the newest commit of a version is still that very file."""
+    """Say whether the newest commit of a version is still that very file."""
     return known.stamp != NO_FILE and store.stamp(commit_name(known.version)) == known.stamp
 
 
@@ -454,7 +454,7 @@ def read_vector(store: TableStore, vector: Action, files: dict[str, bytes]) -> r
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What delta-rs's own has, as far as it is asked for."""
+    """The part of delta-rs's own metadata that is used here."""
 
     id: str
     name: str | None
@@ -479,7 +479,7 @@ class LogTable:
         return self.files.version
 
     def schema(self) -> Schema:
-        """Of the metadata."""
+        """The table's own, from its metadata."""
         return Schema.from_json(self.files.metadata["schemaString"])
 
     def metadata(self) -> Metadata:

@@ -74,7 +74,7 @@ class TableStore:
 
     @property
     def is_conditional(self) -> bool:
-        """Whether `put_absent` and commits of delta-rs respect each other here.
+        """Say whether `put_absent` and commits of delta-rs respect each other here.
 
         Not where delta-rs takes a lock, was told to do without a condition, or knows the store
         alone. It looks into the environment, too.
@@ -85,7 +85,7 @@ class TableStore:
 
     @property
     def is_object_store(self) -> bool:
-        """Whether every file is a request to somewhere else."""
+        """Say whether every file is a request to somewhere else."""
         return self.local is None and not self.path.startswith("hdfs:")
 
     def _objects(self) -> Objects | None:
@@ -131,7 +131,7 @@ class TableStore:
         out.close()
 
     def read_kept(self, name: str) -> bytes:
-        """As `read`, of a file that never changes: kept in memory where reading is a request."""
+        """Read a file that never changes: kept in memory where reading is a request."""
         if not self.is_object_store:
             return self.read(name)
         found = _kept.get((self.path, name))
@@ -141,7 +141,7 @@ class TableStore:
         return found
 
     def write_kept(self, name: str, data: bytes) -> None:
-        """As `write`, of a file that never changes and is read again soon."""
+        """Write a file that never changes and is read again soon."""
         self.write(name, data)
         if self.is_object_store:
             _kept.put((self.path, name), data)
@@ -218,7 +218,7 @@ class TableStore:
         return pq.ParquetFile(source, pre_buffer=True, coerce_int96_timestamp_unit=_INT96)
 
     def listing(self, folder: str) -> list[Any]:
-        """What is in a folder of the table: `pyarrow.fs.FileInfo` of its files.
+        """Return `pyarrow.fs.FileInfo` of the files in a folder of the table.
 
         Raises:
             OSError: the store does not answer or refuses.

@@ -63,7 +63,7 @@ def messages(
     pipeline: str,
     values: Mapping[int, bytes] | None = None,
 ) -> list[Message]:
-    """What is written of the events at `indices`, which are in log order.
+    """Return the messages for the events at `indices`, which are in log order.
 
     Args:
         records: the stretch, with all its headers.

@@ -1,4 +1,4 @@
-"""What a batch's tasks write to the output topics: events while decoding, rows while merging.
+"""The records of a batch for the output topics: events while decoding, rows while merging.
 
 Order of effects, per table: the events of a batch are written by the decoding tasks, all of them
 before any merging begins; then, by the table's merging task and before its Delta commit, the rows
@@ -45,7 +45,7 @@ AT_ONCE: Final = 50_000  # records of one transaction of rows
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Where a table's rows are, and its change topic; the others as in `TablePlan`."""
+    """The path of a table's rows, and its change topic; the others as in `TablePlan`."""
 
     path: str
     stale: frozenset[str] | None = frozenset()
@@ -55,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class OutputPlan:
-    """What the tasks of a batch must know of the output topics.
+    """The plan of a batch's tasks for the output topics.
 
     Attributes:
         pipeline: its name.
@@ -98,11 +98,11 @@ class OutputPlan:
         return replace(self, client=client)
 
     def reader_of(self, row: Row) -> TableReader:
-        """What reads a table of the lake."""
+        """Return the reader of a table of the lake."""
         return formats.format_named(self.format).reader_of(row.path, self.options)
 
     def target(self, table: str, like: str = "") -> OutputTarget:
-        """Where a table's records go."""
+        """The output topic of a table, and its marks' group."""
         return OutputTarget(
             topic_of(self.prefix, table),
             group_of(self.pipeline, table),
@@ -178,7 +178,7 @@ def _stop(done: DecodedRange, table: str, code: str, reason: str) -> None:
 
 @dataclass(slots=True)
 class _Known:
-    """What the table knows of the rows of some events."""
+    """The table's values of the rows of some events."""
 
     table: str
     plan: OutputPlan
@@ -192,7 +192,7 @@ class _Known:
 
     @property
     def converter(self) -> Converter:
-        """What reads the events."""
+        """The converter that reads the events."""
         return CONVERTERS[self.plan.converter]
 
     def schema(self, at: int) -> TableSchema | None:
@@ -331,7 +331,7 @@ class RowPublisher:
                 yield from row_events.of_chunk(packet, schema, style)
 
     def _style(self) -> Style:
-        """How the rows are written, by what the state knows, else by what the packets bring."""
+        """Return the style of the rows, by the state, else by what the packets bring."""
         plan, learnt = self.plan, NOTHING_LEARNT
         for packet in reversed(self.parts):
             learnt = learnt.joined(change_batch.learnt_of(packet, self.table))

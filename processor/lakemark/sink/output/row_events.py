@@ -29,7 +29,7 @@ _BORN: Final = frozenset({change_batch.NET, change_batch.ARRIVE})
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How one table's rows are written.
+    """The style in which one table's rows are written.
 
     Attributes:
         pipeline: its name, part of the ids.

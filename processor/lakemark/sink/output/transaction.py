@@ -78,7 +78,7 @@ _SEQUELS: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT
 
 @dataclass(frozen=True, slots=True)
 class OutputTarget:
-    """Where a table's records go.
+    """The output topic of a table, and its marks' group.
 
     Attributes:
         topic: the output topic.
@@ -97,7 +97,7 @@ class OutputTarget:
 
 @dataclass(frozen=True, slots=True)
 class MarkSource:
-    """What the records are counted by.
+    """The source that records are counted by.
 
     Attributes:
         topic, partition: under which the mark is kept; they must exist.
@@ -118,7 +118,7 @@ class MarkSource:
 
 
 class TopicMark(NamedTuple):
-    """How far a source is written: all below `at`; `note` and `content` as of the source then."""
+    """The mark of a source: all below `at` is written; `note` and `content` are the source's."""
 
     at: int
     note: str = ""
@@ -148,7 +148,7 @@ def unwritten(
 
 
 def _is_of_others(kept: str, now: str) -> bool:
-    """Whether a mark counts what is no more: it is of another topic, or from before it began anew.
+    """Say whether a mark is of another topic, or from before the topic began anew.
 
     A topic's first mark may be without its id.
     """
@@ -254,7 +254,7 @@ class _Lane:
         self._reached()
 
     def is_cut_off(self) -> bool:
-        """Whether a connection was lost since: it would be stuck (`_send`)."""
+        """Say whether a connection was lost since: it would be stuck (`_send`)."""
         self.producer.poll(0)
         return self._lost.is_set()
 
@@ -355,7 +355,7 @@ class _Lane:
 
 
 def _committed(consumer: Consumer, place: TopicPartition) -> TopicPartition:
-    """What the group has committed; a group that may not be read would be waited for in vain."""
+    """Return what the group has committed; a group that we may not read is an error."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:

@@ -57,7 +57,7 @@ def start(count: int) -> None:
 
 
 def write(target: OutputTarget, source: MarkSource, upto: int, messages: Sequence[Message]) -> int:
-    """As `transaction.write`, by the process that has the source's producer."""
+    """Write as `transaction.write` does, in the process that has the source's producer."""
     connection = _connection(source, target) if messages else None
     if connection is None:
         return transaction.write(target, source, upto, messages)

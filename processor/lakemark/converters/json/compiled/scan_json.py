@@ -37,7 +37,7 @@ _HEX: Final = named(b"0123456789abcdefABCDEF")
 
 @compiled
 def stands(data: Bytes, at: int, end: int, text: Bytes) -> bool:
-    """Whether `text` stands here."""
+    """Say whether `text` stands here."""
     if at + text.size > end:
         return False
     for i in range(text.size):
@@ -48,7 +48,7 @@ def stands(data: Bytes, at: int, end: int, text: Bytes) -> bool:
 
 @compiled
 def equals(data: Bytes, at: int, size: int, text: Bytes) -> bool:
-    """Whether these bytes are `text`."""
+    """Say whether these bytes are `text`."""
     if size != text.size:
         return False
     for i in range(size):
@@ -59,7 +59,7 @@ def equals(data: Bytes, at: int, size: int, text: Bytes) -> bool:
 
 @compiled
 def differ(data: Bytes, at: int, text: Bytes) -> bool:
-    """Whether other bytes than a long `text` stand here; there are as many."""
+    """Say whether other bytes than a long `text` stand here; there are as many."""
     found = np.uint8(0)
     here = data[at : at + text.size]
     for i in range(text.size):  # to the end: so the compiler takes many at a time
