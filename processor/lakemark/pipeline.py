@@ -21,10 +21,9 @@ import structlog
 from lakemark import failpoints, plans
 from lakemark.connectors import catalog_policies
 from lakemark.connectors.connector import Connector
-from lakemark.converters.registry import JSON
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model.change_batch import FILE_MISSING
-from lakemark.model.decoding import StretchPlan
+from lakemark.model.decoding import ANY_CONVERTER, ConverterChoice, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.fills import UNSEEN, Fill
 from lakemark.model.handling_modes import HandlingModes
@@ -126,7 +125,7 @@ class Pipeline:
     numerics: Callable[[], Mapping[str, frozenset[str]]] = dict
     pace: Trigger = field(default_factory=Trigger)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
-    converter: str = JSON
+    converter: ConverterChoice = ANY_CONVERTER
     forms: Forms = field(default_factory=Forms)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from lakemark.model.decoding import AppliedPosition
+from lakemark.model.decoding import AppliedPosition, ConverterChoice
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
@@ -114,7 +114,7 @@ def output_plan(
     schemas: Mapping[str, TableSchema],
     topic_ids: Mapping[str, str],
     wrapped: bool,
-    converter: str,
+    converter: ConverterChoice,
 ) -> OutputPlan | None:
     """Return what the tasks must know of the output topics; None without them.
 
@@ -125,7 +125,7 @@ def output_plan(
         schemas: tables known from the catalog.
         topic_ids: ids of the change topics.
         wrapped: whether keys or values are known to carry their schemas.
-        converter: the name of what reads and writes the records.
+        converter: what reads and writes the records.
     """
     output = config.output
     if output is None:

@@ -24,7 +24,6 @@ from lakemark.backoff import Backoff
 from lakemark.causes import cause
 from lakemark.connectors import connector as connectors
 from lakemark.connectors.catalogs import catalog_of
-from lakemark.converters.registry import converter_named
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, PipelineError
 from lakemark.kafka import brokers, records
 from lakemark.model.control import Wake, encode
@@ -247,7 +246,7 @@ class Supervisor:
             config=config,
             connector=connector,
             identity=connector.identity,
-            converter=converter_named(connector.settings),
+            converter=connector.converter,
             modes=modes,
             checkpoint=checkpoint,
             catalog=catalog,

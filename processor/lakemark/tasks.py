@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lakemark import failpoints
 from lakemark.converters import record_schema
-from lakemark.converters.registry import CONVERTERS
+from lakemark.converters.registry import converter_of
 from lakemark.errors import LakemarkError
 from lakemark.model import change_batch
 from lakemark.model.decoding import REPORT, DecodedRange, Records, Report, StretchPlan
@@ -131,7 +131,7 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
         DependencyError: they could not be written.
     """
     decoding, output = plan.stretch, plan.output and plan.output.told(plan.kafka)
-    converter = CONVERTERS[decoding.converter]
+    converter = converter_of(decoding.converter)
     for topic, partition, parts in raw_records.by_partition(batches):
         quick = None if output or plan.armed else _plain(topic, partition, parts, decoding, plan)
         if quick is not None:
@@ -173,7 +173,7 @@ def _plain(
     epoch = raw_records.epoch_of(topic, partition, (ends[0], ends[1]), plan.epochs)
     if epoch is None or not raw_records.without_headers(parts):
         return None
-    converter = CONVERTERS[decoding.converter]
+    converter = converter_of(decoding.converter)
     return converter.plain_range(topic, partition, parts, replace(decoding, epoch=epoch))
 
 
@@ -223,8 +223,8 @@ def _packets(done: DecodedRange, plan: DecodePlan, learnt: Learnt) -> list[_Row]
 
 
 def _touches(records: Records, heads: Headers, plan: DecodePlan) -> list[_Row]:
-    """Return a stretch's rows for the shards; never raises: a bad record is a dead letter."""
-    converter = CONVERTERS[plan.stretch.converter]
+    """What the shards must know of a stretch: never raises, a bad record is a dead letter."""
+    converter = converter_of(plan.stretch.converter)
     canonical = record_schema.canonical(
         converter, heads, records.keys, schemas=plan.stretch.schemas, numerics=plan.stretch.numerics
     )

@@ -9,8 +9,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from lakemark.connectors.catalog_changes import Action, Difference, differences
-from lakemark.connectors.catalog_facts import SourceFacts, TableFacts
+from lakemark.connectors.catalog_changes import Action, Difference
+from lakemark.connectors.postgres.catalog_differences import differences
+from lakemark.connectors.postgres.catalog_facts import SourceFacts, TableFacts
 from lakemark.connectors.postgres.postgres_facts import read_facts
 from lakemark.settings.table_id import text_of
 from stack.postgres import Postgres, binaries_of

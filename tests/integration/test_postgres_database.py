@@ -12,6 +12,8 @@ from lakemark.settings.config import DatabaseConfig
 from stack.local import Database
 from tests.kit.database_contract import MOST, DatabaseContract
 
+CREATE = "CREATE TABLE t (id bigint PRIMARY KEY, v text NOT NULL)"
+
 
 @dataclass
 class Postgres:
@@ -23,11 +25,17 @@ class Postgres:
     def put(self, key: int, v: str) -> None:
         self.source.execute("INSERT INTO t VALUES (%s, %s)", [key, v])
 
+    def drop(self) -> None:
+        self.source.execute("DROP TABLE t")
+
+    def create(self) -> None:
+        self.source.execute(CREATE)
+
 
 class TestPostgres(DatabaseContract):
     @pytest.fixture
     def served(self, database: Database):
-        database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text NOT NULL)")
+        database.execute(CREATE)
         database.execute(
             f"INSERT INTO t SELECT n, 'v' || n FROM generate_series(0, {MOST - 1}) AS n"
         )

@@ -2,8 +2,14 @@
 
 import pytest
 
-from lakemark.connectors.catalog_facts import ColumnFacts, SourceFacts, TableFacts, UniqueKey
 from lakemark.connectors.connector import parse
+from lakemark.connectors.postgres.catalog_facts import (
+    ColumnFacts,
+    SourceFacts,
+    TableFacts,
+    UniqueKey,
+)
+from lakemark.connectors.postgres.postgres_database import PostgresDatabase
 from lakemark.errors import DependencyError, PipelineError
 from lakemark.ops import catalog_watch
 from lakemark.ops.catalog_watch import CatalogWatch
@@ -63,16 +69,16 @@ class Store:
             raise PipelineError("another process runs it", code="superseded")
 
 
-class AskedDatabase:
+class AskedDatabase(PostgresDatabase):
     """The database as a watch asks it; tests say what it answers."""
 
     def __init__(self, access):
         assert access.config == CONFIG.database
 
-    def look(self, wanted, *, known):
+    def look(self, wanted, *, before):
         raise NotImplementedError
 
-    def missing_values(self, facts, missing):
+    def missing_values(self, table, missing):
         raise NotImplementedError
 
 
@@ -93,7 +99,7 @@ def looks(monkeypatch):
             return CatalogWatch(CONFIG, CONNECTOR, self.store, lambda: self.state, tell)
 
     def look(_, wanted, **asked):
-        assert asked.keys() == {"known"}
+        assert asked.keys() == {"before"}
         assert wanted(T)
         return Looks.now
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from lakemark.connectors.postgres import positions as lsns
 from lakemark.converters.converter import OUT_OF_RANGE, WRONG_TYPE, Converter, Moment, whole
-from lakemark.converters.registry import CONVERTERS
+from lakemark.converters.registry import CONVERTERS, SIDES
 from lakemark.errors import TableError
 from lakemark.model.columns import Column
-from lakemark.model.decoding import Records, StretchPlan
+from lakemark.model.decoding import ConverterChoice, ConverterOptions, Records, StretchPlan
 from lakemark.model.events import NOTHING_LEARNT, Headers, Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import canonical_from_columns
@@ -101,7 +101,9 @@ class ConverterContract:
 
     @property
     def plan(self) -> StretchPlan:
-        return StretchPlan(IDENTITY, MODES, {TABLE: ORDERS}, epoch=3, converter=self.name)
+        return StretchPlan(
+            IDENTITY, MODES, {TABLE: ORDERS}, epoch=3, converter=ConverterChoice(self.name)
+        )
 
     def event(self, op: str, before: Row | None, after: Row | None, **told: Any) -> bytes:
         block = source(**told)
@@ -120,6 +122,26 @@ class ConverterContract:
         (found,) = self.headers([self.event("c", None, row)]).after
         assert found is not None
         return found
+
+    # -- what it is told ------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("described", [True, False])
+    def test_options_make_another_of_its_kind(self, described):
+        value = self.event("c", None, {"id": 7, "part": "a"})
+        records = Records(TOPIC, 0, [0], [self.key({"id": 7, "part": "a"})], [value], [None])
+        unknown = (("no.such.option", "x"), ("other", "${file:x}"))
+        for told in (None, (), unknown):
+            made = self.converter.of(ConverterOptions(told, told, unknown))
+            assert type(made) is type(self.converter)
+            assert made.java_classes == self.converter.java_classes
+            assert made.headers(records, self.plan) == self.converter.headers(records, self.plan)
+            problems = [*made.problems(described=described)]
+            assert all(p.path.startswith(("key.", "value.")) for p in problems)
+            assert not [p for p in problems if not p.warning and described]
+            for side in SIDES:
+                carries = made.carries_schemas(side)
+                assert carries in {None, True, False}
+                assert made.without_schemas or not carries
 
     # -- what a record is -----------------------------------------------------------------------
 

@@ -3,11 +3,16 @@
 import pickle
 from abc import abstractmethod
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 from uuid import uuid4
 
+import msgspec
 import pytest
 
+from lakemark.connectors import registry
+from lakemark.connectors.catalog_changes import Action
+from lakemark.connectors.connector_traits import SETTING
 from lakemark.connectors.database import (
     ChunkReader,
     Database,
@@ -19,6 +24,7 @@ from lakemark.connectors.database import (
 )
 from lakemark.errors import RefusedError, TableError
 from lakemark.model.key_ranges import WHOLE, KeyRange, halves
+from lakemark.settings.config import DatabaseConfig
 
 TABLE, GONE, SIGNALS = "public.t", "public.gone", "public.debezium_signal"
 MOST = 12
@@ -35,6 +41,12 @@ class Served(Protocol):
 
     def put(self, key: int, v: str) -> None:
         """Writes a row, in a transaction of its own."""
+
+    def drop(self) -> None:
+        """Drops its table."""
+
+    def create(self) -> None:
+        """Makes its table, empty."""
 
 
 @dataclass
@@ -85,6 +97,69 @@ class DatabaseContract:
         found = served.database.examine(None, streams=False, chosen=False)
         assert found.tables is None
         assert "database" in {finding.check for finding in found.findings}
+
+    def test_its_address_is_known_by_its_scheme(self, served: Served):
+        traits = served.database.traits
+        assert traits.is_of(traits.example)
+        for scheme in traits.schemes:
+            address = DatabaseConfig.model_construct(url=f"{scheme}://u@h/d")
+            assert registry.traits_of(None, address) is traits
+            assert registry.database_kind(None, address).traits is traits
+        others = [one for one, _ in registry.DATABASES.values()]
+        assert sum(one.is_of(traits.example) for one in others) == 1
+
+    def test_its_connector_s_settings_are_judged_whatever_they_are(self, served: Served):
+        traits = served.database.traits
+        for settings in (
+            {},
+            dict.fromkeys((*traits.naming, *traits.shown, "slot.name"), "${file:x}"),
+        ):
+            assert all(problem.path for problem in traits.problems(settings))
+            assert {finding.check for finding in traits.findings(settings)} <= {SETTING}
+            assert isinstance(traits.has_reader(settings), bool)
+        assert traits.unread_log
+        assert traits.silent_log
+
+    def test_who_reads_the_log_can_be_asked_again_and_again(self, served: Served):
+        watch = served.database.log_watch(name="watch", within=timedelta(seconds=10))
+        for _ in range(2):
+            reader = watch.reader()
+            assert reader is None or (reader.trouble is not None) == (reader.active is None)
+            assert watch.there(frozenset({TABLE, GONE})) == {TABLE}
+            watch.close()
+
+    def test_looks_at_the_catalog_say_what_becomes_of_a_table(self, served: Served):
+        database, kept = served.database, None
+
+        def look():
+            nonlocal kept
+            now = database.look({TABLE}.__contains__, before=kept)
+            found = database.differences(kept, now)
+            stored = msgspec.json.encode(now.kept(kept))
+            kept = msgspec.json.decode(stored, type=database.look_form)
+            assert msgspec.json.encode(kept) == stored, "what is kept stays what it is"
+            changes = [one for one in found if one.action is not Action.NOTHING and one.table]
+            return now, [(one.table, one.kind, one.action) for one in changes]
+
+        now, changes = look()
+        assert [*now.tables] == [TABLE]
+        assert changes == [], "the first look only remembers"
+        table = now.tables[TABLE]
+        assert (table.name, table.column_names, table.has_key) == (TABLE, ("id", "v"), True)
+        served.put(99, "a row is no change of the catalog")
+        ends = [now.end]
+        now, changes = look()
+        ends.append(now.end)
+        assert (changes, ends == sorted(ends)) == ([], True)
+        served.drop()
+        now, changes = look()
+        assert ([*now.tables], changes) == ([], [(TABLE, "table-dropped", Action.GONE)])
+        gone = msgspec.json.encode(table.forgotten())
+        kept = kept.having({TABLE: msgspec.json.decode(gone, type=database.table_form)})
+        served.create()
+        now, changes = look()
+        assert [(name, action) for name, _, action in changes] == [(TABLE, Action.READ_AGAIN)]
+        assert [*now.tables] == [TABLE]
 
     @pytest.mark.parametrize("surrogate", [None, "v"])
     @pytest.mark.parametrize("rows", [1, 5, 100])
@@ -173,7 +248,7 @@ class DatabaseContract:
         assert not isinstance(last, Watermark)
         assert visible(last, [one, other]) == other
         assert asked.questions.blocker(before.proof)
-        knows = served.database.reads_know_their_place
+        knows = served.database.traits.reads_know_their_place
         for proof in (before.proof, after.proof, one.after, last):
             assert bool(proof.place) == knows
         assert one.position(1) < other.position(1) < one.position(2)

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from lakemark.connectors.connector import parse
-from lakemark.converters.registry import JSON
 from lakemark.errors import LakemarkError
+from lakemark.model.decoding import ANY_CONVERTER, ConverterChoice
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
@@ -172,7 +172,7 @@ class World:
     records: list[dict[str, Any]] = field(default_factory=list)
     signal_table: str | None = None
     attempts: int = 2
-    converter: str = JSON
+    converter: ConverterChoice = ANY_CONVERTER
 
     def __post_init__(self) -> None:
         self.config = Config.model_validate(

@@ -4,11 +4,15 @@ Nothing outside of `converters/json` may know that records are JSON:
 `tests/unit/converters/test_msgpack_converter.py` runs the contract of all converters on this one, and whole
 batches of the pipeline, a run of snapshots among them.
 
+With the option `cipher`, a number, each byte of a record's value is that much larger: a record that
+is read without it is none. It stands for what a converter must know beside the record, such as the
+address of a registry of schemas.
+
 An image is the map of a row, a key that of its columns; records bring no schema. Values are whole
 numbers, texts, booleans, doubles and bytes as MessagePack has them, timestamps microseconds.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,15 +29,23 @@ from lakemark.converters.converter import (
 )
 from lakemark.model import positions
 from lakemark.model.columns import Column
-from lakemark.model.decoding import DecodedRange, Records, StretchPlan
+from lakemark.model.decoding import (
+    ConverterOptions,
+    DecodedRange,
+    Records,
+    Side,
+    StretchPlan,
+)
 from lakemark.model.events import Headers, Kind, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import canonical_from_columns
 from lakemark.model.schema import TableSchema
+from lakemark.settings.layers import Mistake
 from lakemark.settings.table_id import pair_of, text_of
 from tests.kit.memory_pipeline import Broker
 
 NAME = "msgpack"
+NO_OPTIONS = ConverterOptions()
 KINDS = {
     "c": Kind.CHANGE, "u": Kind.CHANGE, "d": Kind.CHANGE, "r": Kind.INCREMENTAL,
     "t": Kind.TRUNCATE, "m": Kind.MESSAGE,
@@ -50,17 +62,28 @@ def unpack(raw: bytes | None) -> dict[str, Any] | None:
         return None
 
 
+def shifted(raw: bytes, by: int) -> bytes:
+    """Bytes that are so much larger."""
+    return bytes((byte + by) % 256 for byte in raw)
+
+
 def packed(raw: bytes | None) -> bytes | None:
     """A record's JSON in MessagePack."""
     return None if raw is None else pack(msgspec.json.decode(raw))
 
 
 class PackedBroker(Broker):
-    """Takes records in JSON, and has them in MessagePack."""
+    """Takes records in JSON, and has them in MessagePack, their values with a cipher."""
+
+    def __init__(self, cipher: int = 0) -> None:
+        super().__init__()
+        self.cipher = cipher
 
     def put(self, topic, partition, key, value, headers=None):  # type: ignore[no-untyped-def]
         told = [(name, packed(given) or b"") for name, given in headers or ()]
-        super().put(topic, partition, packed(key), packed(value), told)
+        written = packed(value)
+        hidden = None if written is None else shifted(written, self.cipher)
+        super().put(topic, partition, packed(key), hidden, told)
 
 
 class RefusedError(Exception):
@@ -110,10 +133,26 @@ class MsgpackConverter:
     """See `Converter`."""
 
     java_classes = frozenset({"lakemark.test.MessagePackConverter"})
+    without_schemas = ""
+
+    def __init__(self, options: ConverterOptions = NO_OPTIONS) -> None:
+        self._cipher = options.get("value", "cipher") or "0"
+        self._by = -int(self._cipher) if self._cipher.isdecimal() else 0
+
+    def of(self, options: ConverterOptions) -> "MsgpackConverter":
+        return MsgpackConverter(options)
+
+    def problems(self, *, described: bool) -> Iterator[Mistake]:
+        if not self._cipher.isdecimal():
+            yield Mistake("value.converter.cipher", "is no number", "set it to one")
+
+    def carries_schemas(self, side: Side) -> bool | None:
+        return False
 
     def headers(self, records: Records, plan: StretchPlan) -> Headers:
         out = Headers([], [], [], [], [], [], [], [], [], [], [])
-        for key, value in zip(records.keys, records.values, strict=True):
+        for key, written in zip(records.keys, records.values, strict=True):
+            value = shifted(written, self._by) if written and self._by else written
             try:
                 found = (*self._event(key, value, plan), None, None, None)
             except RefusedError as what:

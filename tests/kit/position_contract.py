@@ -59,6 +59,8 @@ class PositionContract:
 
     def test_a_source_block_without_a_position_has_none(self):
         assert self.of([{}, self.blocks[0][1]]) == [None, self.stream[0]]
+        assert positions.missing_of(self.connector) == self.rules.missing != ""
+        assert {*self.rules.to_source(self.stream[0])} - {*self.rules.of_entries}, "a row has some"
 
     def test_many_at_once_are_what_each_is(self):
         blocks = [block for _, block in self.blocks] + [{}]

@@ -4,7 +4,7 @@ It has tables of whole numbers (`id`, the key) and texts (`v`). A filter is a te
 What it is asked goes the way of any database: `registered` puts it into the registry.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,30 +16,40 @@ import msgspec
 import pyarrow as pa
 
 from lakemark.connectors import registry
-from lakemark.connectors.catalog_facts import SourceFacts, TableFacts
+from lakemark.connectors.catalog_changes import (
+    NO_KEYS,
+    Action,
+    CatalogLook,
+    Difference,
+    SourceKeys,
+    TableLook,
+    read_again,
+)
+from lakemark.connectors.connector_traits import ConnectorTraits
 from lakemark.connectors.database import (
     CapturedTables,
     ChunkRows,
     Database,
     DatabaseAccess,
     Examination,
+    LogReader,
     LogWatch,
     OpenWindow,
     PlannedTables,
     Proof,
     RowsOfSnapshot,
-    SlotSeen,
     TableCut,
     Watermark,
 )
 from lakemark.connectors.refusals import Refusal
 from lakemark.errors import RefusedError, TableError
 from lakemark.model.columns import Column
-from lakemark.model.findings import fine
+from lakemark.model.findings import fine, warning
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import WHOLE, Boundary, Condition, KeyRange, ranges
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import DatabaseConfig
+from lakemark.settings.layers import Mistake
 from tests.kit.shop import schema_of
 
 CLASS = "org.example.ToyConnector"
@@ -74,7 +84,7 @@ def registered(server: ToyServer) -> Iterator[DatabaseConfig]:
         def __init__(self, access: DatabaseAccess) -> None:
             super().__init__(access, server)
 
-    known = {**registry.DATABASES, CLASS: ("toy", lambda: Served)}
+    known = {**registry.DATABASES, CLASS: (TRAITS, lambda: Served)}
     with patch.object(registry, "DATABASES", known):
         yield DatabaseConfig.model_construct(url="toy://memory")
 
@@ -196,7 +206,7 @@ class ToyWatch:
     def __init__(self, server: ToyServer) -> None:
         self.server = server
 
-    def slot(self, name: str) -> SlotSeen | None:
+    def reader(self) -> LogReader | None:
         return None
 
     def there(self, tables: frozenset[str]) -> frozenset[str]:
@@ -206,8 +216,68 @@ class ToyWatch:
         """There is no session."""
 
 
+class ToyTable(msgspec.Struct, frozen=True):
+    """A `TableLook`: all tables have the same columns, and a number of rows."""
+
+    name: str
+    rows: int
+    column_names: tuple[str, ...] = ("id", "v")
+    numerics: frozenset[str] = frozenset()
+    has_key: bool = True
+    is_whole: bool = True
+    may_fill: bool = False
+
+    def forgotten(self) -> "ToyTable":
+        return msgspec.structs.replace(self, rows=-1)
+
+
+class ToyLook(msgspec.Struct, frozen=True):
+    """A `CatalogLook`. The log is lost with the server's life."""
+
+    life: str
+    place: str = ""
+    tables: dict[str, ToyTable] = {}
+
+    @property
+    def end(self) -> bytes:
+        return bytes.fromhex(self.place)
+
+    def kept(self, before: "ToyLook | None") -> "ToyLook":
+        return msgspec.structs.replace(self, place="")
+
+    def having(self, tables: Mapping[str, TableLook]) -> "ToyLook":
+        return msgspec.structs.replace(self, tables=dict(tables))
+
+
+def _problems(settings: Mapping[str, str]) -> Iterator[Mistake]:
+    if settings.get("toy.forgets") == "true":
+        yield Mistake("toy.forgets", "changes are lost", "set it to false")
+
+
+TRAITS = ConnectorTraits(
+    connector="toy",
+    schemes=("toy",),
+    example="toy://memory",
+    reads_know_their_place=True,
+    container="box",
+    naming=("toy.box",),
+    shown=("toy.box",),
+    driver=("org.example.",),
+    unread_log="the toy forgets it",
+    silent_log="the toy remembers all of it",
+    problems=_problems,
+    findings=lambda settings: [
+        warning("connector setting", "toy.box", settings.get("toy.box", ""))
+    ],
+    has_reader=lambda settings: False,
+)
+
+
 class ToyDatabase(Database):
-    reads_know_their_place = True
+    traits = TRAITS
+    look_form = ToyLook
+    table_form = ToyTable
+    mended: Mapping[str, str] = {}
     checks = ("database",)
 
     def __init__(self, access: DatabaseAccess, server: ToyServer) -> None:
@@ -294,10 +364,35 @@ class ToyDatabase(Database):
     def log_watch(self, *, name: str, within: timedelta) -> LogWatch:
         return ToyWatch(self.server)
 
-    def look(self, wanted: Callable[[str], bool], *, known: Iterable[int] = ()) -> SourceFacts:
-        raise NotImplementedError("nobody watches its catalog")
+    def look(self, wanted: Callable[[str], bool], *, before: CatalogLook | None = None) -> ToyLook:
+        tables = {t: ToyTable(t, len(rows)) for t, rows in self.server.tables.items() if wanted(t)}
+        return ToyLook(self.server.life, self.server.place().hex(), tables)
+
+    @staticmethod
+    def differences(
+        before: CatalogLook | None, now: CatalogLook, *, source_key: SourceKeys = NO_KEYS
+    ) -> list[Difference]:
+        assert isinstance(now, ToyLook)
+        if before is None:
+            return []
+        assert isinstance(before, ToyLook)
+        lost = before.life != now.life
+        found = [read_again(t, "other-life", f"{t} may lack changes") for t in now.tables if lost]
+        for name in sorted({*before.tables, *now.tables}):
+            if name not in now.tables:
+                what, action = f"{name} was dropped", Action.GONE
+                found.append(Difference(name, "table-dropped", action, what))
+            elif name not in before.tables:
+                found.append(Difference(name, "table-new", Action.NOTHING, f"{name} is new"))
+            elif before.tables[name].rows < 0:
+                found.append(read_again(name, "table-made-anew", f"{name} is another one"))
+        return found
+
+    @staticmethod
+    def are_fills(before: TableLook, now: TableLook, changes: Sequence[Difference]) -> bool:
+        return False
 
     def missing_values(
-        self, facts: TableFacts, missing: Mapping[str, str]
+        self, table: TableLook, missing: Mapping[str, str]
     ) -> dict[str, pa.Array | None]:
         return {}

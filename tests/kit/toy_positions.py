@@ -45,6 +45,8 @@ class ToyPositions:
 
     width: Final = 4 + BLOCK + 9
     fields: Final[Mapping[str, type]] = {"block": int, "row": int}
+    missing: Final = "no source.block"
+    of_entries: Final = ("row",)
 
     def from_source(
         self, fields: Mapping[str, Sequence[Any]], own: Sequence[bool] | None, epoch: int

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from lakemark.connectors.database import OpenWindow, Watermark
 from lakemark.connectors.postgres.visibility import Snapshot, bound_of
-from lakemark.converters.registry import JSON
 from lakemark.model.control import ControlRecord, encode
+from lakemark.model.decoding import ANY_CONVERTER, ConverterChoice
 from lakemark.sink import formats, names
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec, KeyedRows
@@ -71,7 +71,7 @@ class World(FakeWorld):
         settings: Settings = SETTINGS,
         *,
         broker: Broker | None = None,
-        converter: str = JSON,
+        converter: ConverterChoice = ANY_CONVERTER,
     ) -> None:
         super().__init__(settings)
         self.rows = {ORDERS: {}, ITEMS: {}, **rows}

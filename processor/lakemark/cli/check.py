@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from lakemark.connectors import connector
-from lakemark.connectors.registry import database_kind
+from lakemark.connectors.registry import database_kind, require_known
 from lakemark.kafka.client_settings import java_options, librdkafka_options
 from lakemark.settings import cache, own_files
 from lakemark.settings.config import Config
@@ -23,9 +23,11 @@ def check(config: Config) -> list[Mistake]:
             database_kind(database=config.database).check_file(config.source.schema_file)
         except InvalidConfig as error:
             problems += error.problems
-    if config.database and set("?%") & set(config.database.url):  # the rest is sound by its form
+    if config.database and all(problem.path != "database.url" for problem in problems):
         try:
-            database_kind(database=config.database).check_url(config.database)
+            require_known(config.database)
+            if set("?%") & set(config.database.url):  # the rest is sound by its form
+                database_kind(database=config.database).check_url(config.database)
         except InvalidConfig as error:
             problems += error.problems
     for options in (java_options, librdkafka_options):

@@ -186,7 +186,7 @@ def _planned(config: Config, letters: list[Letter]) -> "Replay":
         PipelineError: no database is configured.
         DependencyError: Connect or the database is away.
     """
-    from lakemark.converters.registry import CONVERTERS, converter_named  # noqa: PLC0415
+    from lakemark.converters.registry import converter_of  # noqa: PLC0415
     from lakemark.ops import replays  # noqa: PLC0415
 
     if not letters:
@@ -212,7 +212,7 @@ def _planned(config: Config, letters: list[Letter]) -> "Replay":
         letters,
         schemas,
         prefix=connector.topic_prefix,
-        converter=CONVERTERS[converter_named(connector.settings)],
+        converter=converter_of(connector.converter),
         key_texts=database_kind(connector.settings).key_texts,
     )
 

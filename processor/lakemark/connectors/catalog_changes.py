@@ -1,57 +1,36 @@
-"""The differences between two looks at the catalog that no event tells; pure.
+"""What a look at a source's catalog finds, and what two looks say of changes that no event tells.
+
+Pure. What is in a look, and how two of them are compared, is for the database to know (`Database`).
+To others a look is a value that is kept as JSON until the next one; what they may ask of it stands
+in `CatalogLook` and `TableLook`.
 
 The log has rows that were inserted, updated and deleted. It does not have what the definition of a
-table does to the rows that are there: values of a new column, values that ALTER TYPE computed, a
-name that now means other values, rows that a partition brought or took along. So each difference of
-the catalog says what has become of the rows of its table's copy:
+table does to the rows that are there. So each difference of the catalog says what has become of the
+rows of its table's copy:
 
 action      means
 ----------  ----------------------------------------------------------------------------------------
 NOTHING     the copy is right; or it is for others to see to it
 FILL        rows of the copy lack values that are known: they get them, see `fills`. Only the watch
-            says so, of a table of which `catalog_policies.are_fills` does
+            says so, of a table of which `Database.are_fills` does
 READ_AGAIN  rows of the copy may be wrong, and none is told again: the table has to be snapshotted
 REBUILD     the copy has to be made anew: only the table's policy says so, see `catalog_policies`
 STOP        further events would make it wrong, or there are none: somebody has to mend it first
 GONE        there is no such table any more
 
-What is in doubt is read again. What the catalog cannot tell:
-
-- what was changed and changed back between two looks: columns or tables renamed or swapped twice,
-  a label, a replica identity or the rows of a partition that was detached and attached again
-- VACUUM FULL from ALTER TYPE without another type, in a table without a TOAST table, for a column
-  without a default of which also something else was set, such as its statistics, or that is newer
-  than rows: read again
-- an added column behind which came VACUUM FULL or TRUNCATE at once, from one with a constant
-  default: read again
-- TRUNCATE of a partition from VACUUM FULL, CLUSTER and a new tablespace; a TRUNCATE of the whole
-  table, which is in the log, from one of each of its partitions: read again. A partition that was
-  truncated, filled, and then rewritten by ALTER TABLE (SET LOGGED) is taken for one that was only
-  rewritten
-- a partition that was attached without rows from one that brought some: read again. One that was
-  made as a partition is known as such, unless it was truncated or altered since
-- a table that was dropped before one look and is there anew at the next: it is new then
-- a slot that was dropped and made again between two looks, and has sent at least half as many
-  transactions as the former had; before PostgreSQL 14, and where the server has crashed or its
-  statistics were reset between the two, any such slot
-- a slot that is made for the first time from one that was gone: read again
+What is in doubt is read again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol, Self
 
-from lakemark.connectors.catalog_facts import (
-    ColumnFacts,
-    Numbers,
-    PartFacts,
-    SourceFacts,
-    TableFacts,
-)
-from lakemark.connectors.postgres.column_sql import quoted
-from lakemark.settings.table_id import pair_of
+SourceKeys = Mapping[str, Sequence[str]]
+"""By table the columns of its key, in their order."""
+
+NO_KEYS: Final[SourceKeys] = MappingProxyType({})
 
 
 class Action(IntEnum):
@@ -70,8 +49,9 @@ class Difference:
     """One fact that is not as it was, or that must not be as it is.
 
     Attributes:
-        table: as the lake knows it; "" for the server and the slot.
-        kind: stable name, kebab case.
+        table: as the lake knows it; "" for the server and what it keeps for the connector.
+        kind: stable name, kebab case. `catalog_policies.KINDS` has those that a table's policy is
+            about; the others are the database's own.
         action: what it asks for.
         what: one sentence for operators.
         hint: the statement or command that mends it; "" if nothing is to be done.
@@ -82,6 +62,8 @@ class Difference:
             no such value.
         key: the key's columns of now, where they have other names than before.
         refused: whether it is the table's policy that stops it, and not what the change does.
+        at_once: whether it stops also a table of which nothing has come: the first event of it
+            would be lost.
     """
 
     table: str
@@ -94,43 +76,10 @@ class Difference:
     fill: str | None = None
     key: tuple[str, ...] = ()
     refused: bool = False
+    at_once: bool = False
 
 
-SourceKeys = Mapping[str, Sequence[str]]
-
-_NO_KEYS: Final[SourceKeys] = MappingProxyType({})
-_SHOWN: Final = 3  # partitions that a sentence names
-
-
-def differences(
-    before: SourceFacts | None,
-    now: SourceFacts,
-    *,
-    source_key: SourceKeys = _NO_KEYS,
-) -> list[Difference]:
-    """Return what has changed, the server's first, then by table.
-
-    Some entries are about a state and not about a change: they come with every look as long as it
-    lasts. These are `identity-without-key` and `not-published`, also at the first look.
-
-    Args:
-        before: the last look; None for none.
-        now: the look of now, at the same tables.
-        source_key: by table the key's columns as the connector sends them. Of a table that is not
-            there it is the primary key, else the unique index that Debezium takes.
-    """
-    looks = _Looks(before or SourceFacts(), now, source_key, is_first=before is None)
-    entries = [] if before is None else [*_server(before, now), *_slot(before, now)]
-    of_all = [entry for entry in entries if entry.action is Action.READ_AGAIN]
-    changes = [entry for entry in entries if entry.action is Action.NOTHING]
-    for name in sorted({*looks.before.tables, *now.tables}):
-        if name in now.tables:
-            changes += [_read_again(name, entry.kind, entry.what) for entry in of_all]
-        changes += looks.at(name)
-    return changes
-
-
-def _read_again(
+def read_again(
     table: str,
     kind: str,
     what: str,
@@ -139,457 +88,61 @@ def _read_again(
     other: str = "",
     fill: str | None = None,
 ) -> Difference:
+    """Return a difference that has its table read again; arguments as `Difference` has them."""
     hint = f"lakemark snapshot start {table}"
     return Difference(table, kind, Action.READ_AGAIN, what, hint, column, other, fill)
 
 
-# --- the server and the slot --------------------------------------------------------------------
+class TableLook(Protocol):
+    """What one look has found of a table: a msgspec struct, which JSON holds."""
 
+    @property
+    def name(self) -> str:
+        """As events have it."""
 
-def _is_other_server(before: SourceFacts, now: SourceFacts) -> bool:
-    return bool(before.system and now.system) and before.system != now.system
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Its columns, in the table's order."""
 
+    @property
+    def numerics(self) -> frozenset[str]:
+        """The columns that hold decimal numbers of any scale."""
 
-def _server(before: SourceFacts, now: SourceFacts) -> Iterator[Difference]:
-    if _is_other_server(before, now):
-        what = f"the database is another server: its identifier is {now.system}, and was "
-        yield _read_again("", "other-server", f"{what}{before.system}")
-    elif before.timeline and now.timeline and before.timeline != now.timeline:
-        yield Difference(
-            "",
-            "timeline-changed",
-            Action.NOTHING,
-            f"the server is on timeline {now.timeline} and was on {before.timeline}: "
-            "a standby was promoted, or a backup was restored",
-        )
+    @property
+    def has_key(self) -> bool:
+        """Whether the table itself says which columns tell its rows apart."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every row and every column of it is sent."""
 
-def _slot(before: SourceFacts, now: SourceFacts) -> Iterator[Difference]:
-    """Yield changes of the slot; another one of the same name shows in what it has sent."""
-    if before.slot != now.slot:
-        return
-    if before.slot_present and not now.slot_present:
-        yield Difference(
-            "",
-            "slot-gone",
-            Action.NOTHING,
-            f"the replication slot {now.slot} is gone: changes from now on may be lost",
-            "restart the connector: it makes the slot anew",
-        )
-    elif now.slot_present and not before.slot_present:
-        what = f"the replication slot {now.slot} was gone and is there again: "
-        yield _read_again("", "slot-made-anew", f"{what}changes between were lost")
-    elif (
-        before.slot_counted_since == now.slot_counted_since
-        and -1 < now.slot_sent < before.slot_sent
-    ):
-        yield _read_again(
-            "",
-            "slot-made-anew",
-            f"the replication slot {now.slot} has sent fewer transactions than it had: it was "
-            "dropped and made again, and changes between were lost",
-        )
+    @property
+    def may_fill(self) -> bool:
+        """Whether `Database.are_fills` may ever be true of it."""
 
+    def forgotten(self) -> Self:
+        """Return the same as of another table, which had this name before it was gone."""
 
-# --- which table is which -----------------------------------------------------------------------
 
+class CatalogLook(Protocol):
+    """What one look has found: a msgspec struct, which JSON holds."""
 
-@dataclass(frozen=True, slots=True)
-class _Looks:
-    """Both looks, and the tables of each by oid.
+    @property
+    def tables(self) -> Mapping[str, TableLook]:
+        """The captured tables that are there, by name."""
 
-    Attributes:
-        before, now, source_key: as `differences` has them.
-        is_first: whether there was no look before.
-    """
+    @property
+    def end(self) -> bytes:
+        """Where the log ended after all of this was seen, as a position behind its epoch."""
 
-    before: SourceFacts
-    now: SourceFacts
-    source_key: SourceKeys
-    is_first: bool
+    def kept(self, before: Self | None) -> Self:
+        """Return what is kept of it for the next look.
 
-    def at(self, name: str) -> Iterator[Difference]:
-        """Yield the differences of the table that has, or had, this name."""
-        facts = self.now.tables.get(name)
-        former = self.before.tables.get(name)
-        if facts is None:
-            if former is not None and self.now.elsewhere.get(former.oid) != name:
-                yield self._gone(former)  # else it is left out now, and there
-            return
-        if not self.is_first:
-            yield from self._compared(former, facts)
-        yield from _unpublished(self.now, facts)
-        yield from _identity(facts, self._key(facts))
+        It equals what was kept before where nothing has changed that anybody has to know.
 
-    def _compared(self, former: TableFacts | None, facts: TableFacts) -> Iterator[Difference]:
-        elsewhere = _is_other_server(self.before, self.now)
-        same = former is not None and former.oid == facts.oid and not elsewhere
-        if same and former is not None:
-            yield from _columns(former, facts)
-            yield from _labels(former, facts)
-            yield from _parts(former, facts)
-            yield from _publication(former, facts)
-            yield from _generated(self.before, self.now, facts)
-        elif not elsewhere:
-            yield self._anew(former, facts)
-        if former is not None:
-            yield from _key_changed(former, facts, self._key(facts), by_number=same)
+        Args:
+            before: what was kept of the look before; None for none.
+        """
 
-    def _anew(self, former: TableFacts | None, facts: TableFacts) -> Difference:
-        """Return the difference of a table whose oid did not have this name before."""
-        name = facts.name
-        old = next((t.name for t in self.before.tables.values() if t.oid == facts.oid), "")
-        if old:
-            what = f"{name} is the table that was {old}: its rows are in no event of this name"
-            return _read_again(name, "table-renamed-to", what, other=old)
-        if former is not None:
-            what = f"{name} was dropped, or renamed, and another table has its name"
-            return _read_again(name, "table-made-anew", what)
-        return Difference(name, "table-new", Action.NOTHING, f"{name} is there for the first time")
-
-    def _gone(self, former: TableFacts) -> Difference:
-        """Return the difference of a table whose name is gone."""
-        name, new = former.name, ""
-        if not _is_other_server(self.before, self.now):
-            by_oid = {table.oid: table.name for table in self.now.tables.values()}
-            new = by_oid.get(former.oid) or self.now.elsewhere.get(former.oid, "")
-        if not new:
-            return Difference(
-                name,
-                "table-dropped",
-                Action.GONE,
-                f"{name} was dropped",
-                f"take {name} out of the connector's table.include.list; its rows stay in the lake",
-            )
-        return Difference(
-            name,
-            "table-renamed",
-            Action.GONE,
-            f"{name} was renamed: it is {new} now",
-            f"name {new} in the connector's table.include.list; or {_renamed(new, name)}",
-            other=new,
-        )
-
-    def _key(self, facts: TableFacts) -> Numbers:
-        names = self.source_key.get(facts.name)
-        return _own_key(facts) if names is None else facts.numbers(tuple(names))
-
-
-def _own_key(facts: TableFacts) -> Numbers:
-    """Return what Debezium takes for the key of a table by itself."""
-    return facts.key or (facts.unique_keys[0].columns if facts.unique_keys else ())
-
-
-# --- columns and what they hold -----------------------------------------------------------------
-
-
-def _columns(before: TableFacts, now: TableFacts) -> Iterator[Difference]:
-    """Yield changes of columns: the names first, then values that may have been computed anew.
-
-    A rewrite of the whole file has a new filenode, and where ALTER TABLE did it, a new TOAST table.
-    If no column's row of the catalog was written meanwhile, it has changed no value.
-    """
-    files = [*_files(before, now)]
-    moved, rewritten = bool(files), any(not _keeps_toast(*file) for file in files)
-    by_name = {column.name: column for column in before.columns}
-    by_number = {column.number: column for column in before.columns}
-    changes = []
-    for column in now.columns:
-        former, homonym = by_number.get(column.number), by_name.get(column.name)
-        if homonym is None and former is None:
-            changes.append(_added(now.name, column, is_rewritten=moved))
-        elif homonym is None and former is not None:
-            changes.append(_column_renamed(now.name, former, column))
-        elif homonym is not None and homonym.number != column.number:
-            changes.append(_replaced(now.name, former, column))
-        if former is not None:
-            changes.extend(_retyped(now.name, former, column, is_rewritten=rewritten))
-    yield from changes
-    if moved and all(change.action is Action.NOTHING for change in changes):
-        what = f"the rows of {now.name} are in a new file, and none was computed anew"
-        yield Difference(now.name, "storage-changed", Action.NOTHING, what)
-    names = {column.name for column in now.columns}
-    numbers = {column.number for column in now.columns}
-    for column in before.columns:
-        if column.name not in names and column.number not in numbers:
-            yield Difference(
-                now.name,
-                "column-dropped",
-                Action.NOTHING,
-                f"column {column.name} of {now.name} was dropped",
-                column=column.name,
-            )
-
-
-_Relation = TableFacts | PartFacts
-
-
-def _files(before: TableFacts, now: TableFacts) -> Iterator[tuple[_Relation, _Relation]]:
-    """Yield what has its rows in another file; those of a partitioned table are in its leaves."""
-    leaves = now.leaves
-    relations: list[tuple[_Relation, _Relation]] = [(before, now)]
-    relations += [(leaf, leaves[oid]) for oid, leaf in before.leaves.items() if oid in leaves]
-    for former, relation in relations:
-        if former.filenode != relation.filenode:
-            yield former, relation
-
-
-def _keeps_toast(former: _Relation, relation: _Relation) -> bool:
-    return bool(former.toast) and former.toast == relation.toast
-
-
-def _added(table: str, column: ColumnFacts, *, is_rewritten: bool) -> Difference:
-    what = f"column {column.name} was added to {table}"
-    if column.missing is not None:
-        what += ", and older rows have its default"
-        return _read_again(table, "column-added", what, column=column.name, fill=column.missing)
-    if is_rewritten:
-        what += ", and values of it were written to all rows, or may have been"
-        return _read_again(table, "column-added", what, column=column.name)
-    return Difference(table, "column-added", Action.NOTHING, what, column=column.name)
-
-
-def _column_renamed(table: str, former: ColumnFacts, column: ColumnFacts) -> Difference:
-    what = f"column {former.name} of {table} was renamed: it is {column.name} now"
-    return _read_again(
-        table, "column-renamed", what, column=column.name, other=former.name, fill=column.missing
-    )
-
-
-def _replaced(table: str, former: ColumnFacts | None, column: ColumnFacts) -> Difference:
-    what = f"column {column.name} of {table} is another one than before"
-    old = "" if former is None else former.name
-    if old:
-        what += f": it was {old}"
-    return _read_again(
-        table, "column-replaced", what, column=column.name, other=old, fill=column.missing
-    )
-
-
-def _retyped(
-    table: str, former: ColumnFacts, column: ColumnFacts, *, is_rewritten: bool
-) -> Iterator[Difference]:
-    typed = (former.type, former.modifier) != (column.type, column.modifier)
-    if is_rewritten and (typed or _may_be_computed(former, column)):
-        what = f"rows of {table} were written anew, and column {column.name} was changed"
-        yield _read_again(table, "rewritten", what, column=column.name)
-    elif typed:
-        yield Difference(
-            table,
-            "type-changed",
-            Action.NOTHING,
-            f"column {column.name} of {table} has another type, and the same values",
-            column=column.name,
-        )
-    if former.generated and not column.generated:
-        what = f"column {column.name} of {table} is no longer generated: events have it from now on"
-        yield _read_again(table, "generated-no-more", what, column=column.name)
-
-
-def _may_be_computed(former: ColumnFacts, column: ColumnFacts) -> bool:
-    """Tell whether ALTER TYPE may have computed a column's values, its type being the same.
-
-    It writes the column's row of the catalog, as others do; and makes its default anew.
-    """
-    if former.xmin == column.xmin:
-        return False
-    return not former.default or former.default != column.default
-
-
-def _labels(before: TableFacts, now: TableFacts) -> Iterator[Difference]:
-    former = {oid: label for labels in before.labels.values() for oid, label in labels}
-    for kind, labels in now.labels.items():
-        for oid, label in labels:
-            old = former.get(oid, label)
-            if old != label:
-                what = f"label {old} of the type {kind}, which {now.name} uses, is {label} now"
-                yield _read_again(now.name, "label-renamed", what, other=old)
-
-
-# --- partitions ---------------------------------------------------------------------------------
-
-
-def _parts(before: TableFacts, now: TableFacts) -> Iterator[Difference]:
-    """Yield rows that came or went with a partition; a TRUNCATE shows in the partition's file only.
-
-    VACUUM FULL and CLUSTER leave the same traces. What ALTER TABLE rewrites has another TOAST
-    table; without pages then it may have been truncated before.
-    """
-    if now.kind != "p":
-        return
-    was, is_ = before.parts, now.parts
-    new = [part for oid, part in is_.items() if oid not in was]
-    made = [part.name for part in new if part.is_first]
-    if made:
-        what = f"partitions of {now.name} were made: {_listed(made)}"
-        yield Difference(now.name, "partitions-made", Action.NOTHING, what, other=", ".join(made))
-    attached = [part for part in new if not part.is_first]
-    detached = [part for oid, part in was.items() if oid not in is_]
-    both = [(was[oid], part) for oid, part in is_.items() if oid in was]
-    emptied = [part for former, part in both if _may_be_emptied(former, part)]
-    for does, parts in (
-        ("were attached", attached),
-        ("were detached or dropped", detached),
-        ("were truncated, or may have been", emptied),
-    ):
-        if parts:
-            names = [part.name for part in parts]
-            what = f"partitions of {now.name} {does}: {_listed(names)}"
-            yield _read_again(now.name, "partitions-changed", what, other=", ".join(names))
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-
-
-def _may_be_emptied(former: PartFacts, part: PartFacts) -> bool:
-    if former.filenode == part.filenode:
-        return False
-    if not former.toast or _keeps_toast(former, part):
-        return True
-    return part.pageless and not former.pageless
-
-
-# --- keys, replica identity, publication --------------------------------------------------------
-
-
-def _key_changed(
-    before: TableFacts, now: TableFacts, key: Numbers, *, by_number: bool
-) -> Iterator[Difference]:
-    """Yield a change of the key's columns: their names tell the rows of the copy apart.
-
-    A key that `message.key.columns` names is not that of the database, whose changes mean nothing
-    to it. It is recognised by being none of the table's own.
-    """
-    old = _own_key(before)
-    chosen = {frozenset(now.key)} if now.key else {frozenset(k.columns) for k in now.unique_keys}
-    if not old or (key and frozenset(key) not in chosen):
-        return
-    was, is_ = before.names(old), now.names(key)
-    if set(was) == set(is_) and (not by_number or set(old) == set(key)):
-        return
-    new = ", ".join(is_) or "none"
-    yield Difference(
-        now.name,
-        "key-changed",
-        Action.STOP,
-        f"{now.name} has another key: {new} instead of {', '.join(was)}; the rows that are there "
-        "were told apart by the old one",
-        f"lakemark table rebuild {now.name}",
-        key=tuple(is_) if set(was) != set(is_) else (),
-    )
-
-
-def _identity(facts: TableFacts, key: Numbers) -> Iterator[Difference]:
-    """Yield a replica identity that lacks the key: old rows of updates and deletes need it.
-
-    Partitions have identities of their own. Where an identity has no column at all, the server
-    refuses updates and deletes of published tables.
-    """
-    leaves = facts.leaves.values() if facts.kind == "p" else ()
-    relations = [(leaf.name, leaf.identity_columns) for leaf in leaves] or [
-        (facts.name, facts.identity_columns)
-    ]
-    lacking = [name for name, columns in relations if columns and not set(key) <= set(columns)]
-    if not lacking:
-        return
-    clause = _identity_clause(facts, key, is_leaf=lacking[0] != facts.name)
-    more = f", and {len(lacking) - 1} other partitions" if len(lacking) > 1 else ""
-    yield Difference(
-        facts.name,
-        "identity-without-key",
-        Action.STOP,
-        f"the replica identity of {lacking[0]}{more} leaves columns of the key out "
-        f"({', '.join(facts.names(key))}): nobody can tell which row a delete is about",
-        "; ".join(f"ALTER TABLE {_sql(name)} REPLICA IDENTITY {clause}" for name in lacking),
-    )
-
-
-def _identity_clause(facts: TableFacts, key: Numbers, *, is_leaf: bool) -> str:
-    """Return the least that has the key. Indexes of partitions have names of their own."""
-    usable = [unique for unique in facts.unique_keys if set(key) <= set(unique.columns)]
-    if any(unique.columns == facts.key for unique in usable):
-        return "DEFAULT"
-    names = [unique.name for unique in usable if unique.not_null and not is_leaf]
-    return f"USING INDEX {quoted(names[0])}" if names else "FULL"
-
-
-def _unpublished(now: SourceFacts, facts: TableFacts) -> Iterator[Difference]:
-    if facts.published:
-        return
-    publication, table = quoted(now.publication), _sql(facts.name)
-    if not now.publication_present:
-        hint = f"CREATE PUBLICATION {publication} FOR TABLE {table}"
-    elif not facts.logged:
-        hint = f"ALTER TABLE {table} SET LOGGED"
-    else:
-        hint = f"ALTER PUBLICATION {publication} ADD TABLE {table}"
-        by_root = f"ALTER PUBLICATION {publication} SET (publish_via_partition_root = %s)"
-        if facts.kind == "p" and not now.via_root:
-            whole = by_root % "true"
-            hint = whole if facts.published_by else f"{hint}; {whole}"
-        elif facts.published_by:
-            hint = "name the table that it is a partition of in the connector's table.include.list"
-            hint = f"{hint}, instead of it; or {by_root % 'false'}"
-    yield Difference(
-        facts.name,
-        "not-published",
-        Action.STOP,
-        f"the publication {now.publication} does not have {facts.name}: no change of it comes",
-        hint,
-    )
-
-
-def _publication(before: TableFacts, now: TableFacts) -> Iterator[Difference]:
-    """Yield changes in the publication of a table, and times in which it was not published."""
-    if not now.published:
-        return
-    if not before.published:
-        what = f"the publication has {now.name} again: changes between were lost"
-        yield _read_again(now.name, "published-again", what)
-        return
-    changes = [*_filtered(before, now)]
-    yield from changes
-    if not changes and before.published_by and not {*before.published_by} & {*now.published_by}:
-        what = f"{now.name} was taken out of the publication and added again: changes may be lost"
-        yield _read_again(now.name, "published-again", what)
-
-
-def _filtered(before: TableFacts, now: TableFacts) -> Iterator[Difference]:
-    if before.row_filter != now.row_filter:
-        what = f"the publication has other rows of {now.name}: {now.row_filter or 'all of them'}"
-        yield _read_again(now.name, "row-filter-changed", what)
-    if before.column_list != now.column_list:
-        listed = "all of them" if now.column_list is None else ", ".join(now.column_list)
-        what = f"the publication has other columns of {now.name}: {listed}"
-        yield _read_again(now.name, "column-list-changed", what)
-
-
-def _generated(before: SourceFacts, now: SourceFacts, facts: TableFacts) -> Iterator[Difference]:
-    """Yield generated columns that begin to come, or to be left out, without a column list."""
-    stored = [column.name for column in facts.columns if column.generated == "s"]
-    if stored and facts.column_list is None and before.sends_generated != now.sends_generated:
-        does = "brings" if now.sends_generated else "no longer brings"
-        what = f"the publication {does} generated columns of {facts.name}: {', '.join(stored)}"
-        yield _read_again(facts.name, "column-list-changed", what)
-
-
-# --- SQL ----------------------------------------------------------------------------------------
-
-
-def _sql(table: str) -> str:
-    schema, name = pair_of(table)
-    return quoted(schema, name)
-
-
-def _renamed(table: str, name: str) -> str:
-    """Return the statements that give a table its former name."""
-    schema, base = pair_of(table)
-    wanted_schema, wanted = pair_of(name)
-    statements = []
-    if base != wanted:
-        statements.append(f"ALTER TABLE {_sql(table)} RENAME TO {quoted(wanted)}")
-    if schema != wanted_schema:
-        moved = quoted(schema, wanted)
-        statements.append(f"ALTER TABLE {moved} SET SCHEMA {quoted(wanted_schema)}")
-    return "; ".join(statements)
+    def having(self, tables: Mapping[str, TableLook]) -> Self:
+        """Return the same with these tables instead of its own."""

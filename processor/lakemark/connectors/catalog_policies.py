@@ -1,16 +1,15 @@
 """The tables' policies applied to the differences between two looks at the catalog; pure.
 
-`catalog_changes` finds what a change does to the rows of a table's copy. The policy decides whether
-the table follows, leaves the change out, is made anew or stops.
+The database says what becomes of the rows of a table's copy (`catalog_changes`). The policy says
+whether the table follows, leaves the change out, is made anew or stops.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from lakemark.connectors.catalog_changes import Action, Difference
-from lakemark.connectors.catalog_facts import TableFacts
 from lakemark.settings.schema_policy import Kind, Outcome, SchemaPolicy, way_on
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType({
@@ -53,7 +52,7 @@ def judged(
     """Yield the differences as the policies have them.
 
     Args:
-        changes: as `catalog_changes.differences` gives them.
+        changes: as `Database.differences` gives them.
         outcome: of a table's policy.
         has_column: whether a table of the lake has a column, or may have. What is left out of a
             table concerns one that it has all the same: of that name there was another before.
@@ -78,38 +77,3 @@ def judged(
             yield change
         if found is Outcome.REBUILD:
             yield replace(change, action=Action.REBUILD, hint="")
-
-
-def are_fills(before: TableFacts | None, now: TableFacts, changes: Sequence[Difference]) -> bool:
-    """Say whether older rows lack only constants of new columns and values of renamed ones.
-
-    It is proved only where one transaction did it, and no column had another name in between: each
-    change of a column's name writes its row of the catalog.
-
-    Args:
-        before: the last look at the table.
-        now: the look of now.
-        changes: of the table, as the policies have them.
-    """
-    if before is None or before.oid != now.oid or now.kind != "r" or now.column_list is not None:
-        return False
-    was = {column.number: column for column in before.columns}
-    new = [column for column in now.columns if column.number not in was]
-    if not before.width or now.width - before.width != len(new):
-        return False
-    named = [c for c in now.columns if c.number in was and was[c.number].name != c.name]
-    others = [c for c in now.columns if c.number in was and c not in named]
-    if any(was[column.number].xmin != column.xmin for column in others):
-        return False
-    if len({column.xmin for column in (*new, *named)}) != 1:
-        return False
-    lacking = [change for change in changes if change.action is not Action.NOTHING]
-    kept = {column.name for column in new if column.xmin == column.default_xmin}
-    return bool(lacking) and all(
-        change.action is Action.READ_AGAIN
-        and (
-            (change.kind == "column-added" and change.fill is not None and change.column in kept)
-            or (change.kind == "column-renamed" and change.other)
-        )
-        for change in lacking
-    )

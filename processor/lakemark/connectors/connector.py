@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from lakemark.connectors.connect_rest import ATTEMPTS, ConnectRest
-from lakemark.connectors.registry import CONNECTORS
-from lakemark.connectors.suitability import PARTS, WITHOUT_ROWS, problems_with, void_options
+from lakemark.connectors.connector_traits import ConnectorTraits
+from lakemark.connectors.registry import CONNECTORS, traits_of
+from lakemark.connectors.suitability import PARTS, WITHOUT_ROWS, problems_with
 from lakemark.connectors.table_choice import TableChoice, key_columns
+from lakemark.converters.converter import Converter
 from lakemark.kafka import output_names
+from lakemark.model.decoding import ConverterChoice
 from lakemark.model.events import SourceIdentity
 from lakemark.model.wanted import Wanted
 from lakemark.settings.config import Config
@@ -44,6 +47,7 @@ class Connector:
         tables: which tables are captured and chosen, as of this configuration.
         chosen: which tables are chosen of whatever comes: the connector has applied its own lists,
             whichever it had at the time.
+        converter: what reads its records.
         problems: why it cannot be used (errors) and what should be known (warnings).
     """
 
@@ -56,12 +60,23 @@ class Connector:
     output_prefixes: tuple[str, ...]
     tables: TableChoice
     chosen: TableChoice
+    converter: ConverterChoice
     problems: tuple[Mistake, ...]
 
     @property
     def identity(self) -> SourceIdentity:
         """The marks of a record that is this connector's."""
         return SourceIdentity(self.kind, self.topic_prefix, self.signal_table)
+
+    @property
+    def traits(self) -> ConnectorTraits:
+        """What is peculiar to connectors of its database."""
+        return traits_of(self.settings)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether windows can be opened: by rows of its signal table, where it takes such."""
+        return self.traits.reads_know_their_place or self.signal_table is not None
 
     def key_of(self, table: str, columns: Sequence[str]) -> list[str]:
         """Return a table's columns that `message.key.columns` makes its key; empty: its own key."""
@@ -106,18 +121,13 @@ class Connector:
     @property
     def schemas_enabled(self) -> bool | None:
         """Say whether values carry their schema; None when the worker's default decides."""
-        return self._carry_schemas("value")
+        return _converter(self).carries_schemas("value")
 
     @cached_property
     def wraps(self) -> bool:
         """Say whether keys or values are known to carry their schemas."""
-        return any(self._carry_schemas(side) for side in ("key", "value"))
-
-    def _carry_schemas(self, side: str) -> bool | None:
-        value = self.settings.get(f"{side}.converter.schemas.enable")
-        if value is None:
-            return True if self.settings.get(f"{side}.converter") else None
-        return value.strip().lower() == "true"
+        converter = _converter(self)
+        return any((converter.carries_schemas("key"), converter.carries_schemas("value")))
 
     def require(self) -> None:
         """Raise one `InvalidConfig` with every problem that is an error."""
@@ -212,6 +222,12 @@ def read_file(file: Path) -> tuple[str, dict[str, str]]:
     return str(document.get("name") or settings.get("name") or file.stem), settings
 
 
+def _converter(connector: Connector) -> Converter:
+    from lakemark.converters.registry import converter_of  # noqa: PLC0415 - slow
+
+    return converter_of(connector.converter)
+
+
 def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -219,8 +235,11 @@ def _as_text(value: object) -> str:
 def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Connector:
     """The connector from its settings. Never raises: what is wrong stands in `problems`."""
     signal = text_written(settings.get("signal.data.collection", "")) or None
+    from lakemark.converters.registry import choice_of, void_options  # noqa: PLC0415 - slow
+
     void = void_options(settings)
-    tables = TableChoice(settings, config.source.tables)
+    traits = traits_of(settings)
+    tables = TableChoice(settings, config.source.tables, container=traits.container)
     return Connector(
         name=name or settings.get("name", ""),
         kind=CONNECTORS.get(settings.get("connector.class", ""), ""),
@@ -231,7 +250,8 @@ def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Con
         output_prefixes=(config.output.topic_prefix,) if config.output else (),
         tables=tables,
         chosen=TableChoice({}, config.source.tables),
-        problems=tuple(problems_with(settings, config, kinds=CONNECTORS)),
+        converter=choice_of(settings, config.source.converter_options()),
+        problems=tuple(problems_with(settings, config, kinds=CONNECTORS, traits=traits)),
     )
 
 

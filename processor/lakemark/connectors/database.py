@@ -20,7 +20,14 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from lakemark.connectors.catalog_facts import SourceFacts, TableFacts
+from lakemark.connectors.catalog_changes import (
+    NO_KEYS,
+    CatalogLook,
+    Difference,
+    SourceKeys,
+    TableLook,
+)
+from lakemark.connectors.connector_traits import ConnectorTraits
 from lakemark.connectors.refusals import Refusal
 from lakemark.connectors.table_choice import TableChoice
 from lakemark.model import positions
@@ -343,26 +350,39 @@ class PlannedTables:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotSeen:
-    """The connector's slot; positions are bytes of the log since its beginning.
+class Trouble:
+    """Something that keeps changes from coming; `code` is stable, kebab case."""
+
+    code: str
+    reason: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogReader:
+    """What the server knows of the connector as the reader of its log, such as its slot.
+
+    Positions are bytes of the log since its beginning.
 
     Attributes:
-        name: of it.
-        exists: whether the server has it.
+        name: what the server calls it.
         end: where the log ended.
-        active: whether somebody reads from it.
-        lost: whether the server has given up what it kept for the slot.
-        confirmed: up to where its reader has dealt with the log.
-        received: up to where its reader has received the log; None if we may not see that.
+        active: whether somebody reads now; None where the server does not know the reader.
+        confirmed: up to where the reader has dealt with the log.
+        received: up to where the reader has received the log; None if we may not see that.
+        near: the reader keeps up with a log that ends no further ahead.
+        trouble: why changes are lost, or will be.
+        silence: what it means that nobody reads now.
     """
 
     name: str
-    exists: bool
     end: int
-    active: bool = False
-    lost: bool = False
+    active: bool | None
     confirmed: int | None = None
     received: int | None = None
+    near: int = 0
+    trouble: Trouble | None = None
+    silence: Trouble | None = None
 
     @property
     def distance(self) -> int | None:
@@ -378,8 +398,8 @@ class LogWatch(Protocol):
         ConfigError: it refuses us.
     """
 
-    def slot(self, name: str) -> SlotSeen | None:
-        """The connector's slot as it is now; None where the server has no say in it."""
+    def reader(self) -> LogReader | None:
+        """The connector as it reads the log now; None where the server has no say in it."""
 
     def there(self, tables: frozenset[str]) -> frozenset[str]:
         """Those of the tables that the database has."""
@@ -418,8 +438,8 @@ class Database(Protocol):
 
     def __init__(self, access: DatabaseAccess) -> None: ...
 
-    reads_know_their_place: ClassVar[bool]
-    """Whether proofs have a `place`: then no window rows are written."""
+    traits: ClassVar[ConnectorTraits]
+    """What is peculiar to its connector."""
 
     # -- what is known without asking it
 
@@ -558,22 +578,62 @@ class Database(Protocol):
 
     # -- its catalog, then and now
 
-    def look(self, wanted: Callable[[str], bool], *, known: Iterable[int] = ()) -> SourceFacts:
-        """Return the catalog's facts of tables, as of one moment.
+    look_form: ClassVar[type[CatalogLook]]
+    """What `look` gives."""
+
+    table_form: ClassVar[type[TableLook]]
+    """What a look has of a table."""
+
+    mended: ClassVar[Mapping[str, str]]
+    """Kinds of differences that stop a table for as long as looks give them; why it is read again
+    when they no longer do."""
+
+    def look(
+        self, wanted: Callable[[str], bool], *, before: CatalogLook | None = None
+    ) -> CatalogLook:
+        """What the catalog says now of the tables that are wanted, under the names of their events.
 
         Args:
-            wanted: chooses the tables, by name.
-            known: numbers of tables that earlier looks have seen, see `SourceFacts.elsewhere`.
+            wanted: which, by name.
+            before: the last look, if there was one: its tables are followed to other names.
+        """
+
+    @staticmethod
+    def differences(
+        before: CatalogLook | None, now: CatalogLook, *, source_key: SourceKeys = NO_KEYS
+    ) -> list[Difference]:
+        """What has changed, that of the server first, then by table. Pure.
+
+        Some entries are about a state and not about a change: they come with every look as long as
+        it lasts, also with the first.
+
+        Args:
+            before: the last look; None for none.
+            now: the look of now, at the same tables.
+            source_key: by table the key's columns as the connector sends them, where the
+                connector's settings say it.
+        """
+
+    @staticmethod
+    def are_fills(before: TableLook, now: TableLook, changes: Sequence[Difference]) -> bool:
+        """Whether all that rows of a copy lack is one value, or what they have under another name.
+
+        Pure. Yes only where it is proved.
+
+        Args:
+            before: the last look at the table.
+            now: the look of now.
+            changes: of the table, as the policies have them.
         """
 
     def missing_values(
-        self, facts: TableFacts, missing: Mapping[str, str]
+        self, table: TableLook, missing: Mapping[str, str]
     ) -> dict[str, pa.Array | None]:
         """Values that older rows have in columns, as events would bring them.
 
         Args:
-            facts: of the table.
-            missing: the values' texts by column, see `ColumnFacts.missing`.
+            table: as it was looked at.
+            missing: the values' texts by column, see `Difference.fill`.
 
         Returns:
             by column of events an array of one row; None for those without a value in `missing`, or

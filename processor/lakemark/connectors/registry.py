@@ -3,8 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from lakemark.connectors.connector_traits import ConnectorTraits
 from lakemark.connectors.database import Database, DatabaseAccess
+from lakemark.connectors.postgres import connector_settings
 from lakemark.settings.config import DatabaseConfig
+from lakemark.settings.layers import InvalidConfig, Mistake
 
 
 def _postgresql() -> type[Database]:
@@ -13,14 +16,31 @@ def _postgresql() -> type[Database]:
     return PostgresDatabase
 
 
-DATABASES: Final[Mapping[str, tuple[str, Callable[[], type[Database]]]]] = {
-    "io.debezium.connector.postgresql.PostgresConnector": ("postgresql", _postgresql),
+DATABASES: Final[Mapping[str, tuple[ConnectorTraits, Callable[[], type[Database]]]]] = {
+    "io.debezium.connector.postgresql.PostgresConnector": (connector_settings.TRAITS, _postgresql),
 }
-"""By connector class: the connector's name in the `source` of its events, which is the scheme of
-its database's URL, too; and its kind of database, which is imported when it is needed."""
+"""By connector class its traits, and its kind of database, which is imported when it is needed."""
 
-CONNECTORS: Final[Mapping[str, str]] = {kind: name for kind, (name, _) in DATABASES.items()}
+CONNECTORS: Final[Mapping[str, str]] = {
+    java_class: traits.connector for java_class, (traits, _) in DATABASES.items()
+}
 """The connectors' names by their class."""
+
+
+def _known(
+    settings: Mapping[str, str] | None, database: DatabaseConfig | None
+) -> tuple[ConnectorTraits, Callable[[], type[Database]]]:
+    """That of a connector's configuration, or else of a URL.
+
+    Where neither says it, the first: a pipeline does not start with an unknown connector, and what
+    is asked before finds that out by itself.
+    """
+    known = DATABASES.get((settings or {}).get("connector.class", ""))
+    if known is not None:
+        return known
+    kinds = [*DATABASES.values()]
+    url = database.url if database is not None else ""
+    return next((kind for kind in kinds if kind[0].is_of(url)), kinds[0])
 
 
 def database_kind(
@@ -28,19 +48,32 @@ def database_kind(
 ) -> type[Database]:
     """Return the kind of database that a connector's configuration, or else a URL, names.
 
-    Where neither names one it is the first: a pipeline does not start with an unknown connector,
-    and questions before that meet the mistake by themselves.
-
     Args:
         settings: the connector's; None while they are not known.
         database: where it is, if that is known.
     """
-    known = DATABASES.get((settings or {}).get("connector.class", ""))
-    if known is not None:
-        return known[1]()
-    scheme = database.url.partition(":")[0] if database is not None else ""
-    kinds = dict(DATABASES.values())
-    return kinds.get(scheme, next(iter(kinds.values())))()
+    return _known(settings, database)[1]()
+
+
+def traits_of(
+    settings: Mapping[str, str] | None = None, database: DatabaseConfig | None = None
+) -> ConnectorTraits:
+    """What is peculiar to connectors of such a database; its client is not imported.
+
+    Args:
+        settings: as `database_kind`.
+        database: as `database_kind`.
+    """
+    return _known(settings, database)[0]
+
+
+def require_known(database: DatabaseConfig) -> None:
+    """Raise InvalidConfig if ``database.url`` has the scheme of no database that is known."""
+    kinds = [traits for traits, _ in DATABASES.values()]
+    if not any(traits.is_of(database.url) for traits in kinds):
+        examples = " or ".join(traits.example for traits in kinds)
+        message = f"expected an address such as {examples}"
+        raise InvalidConfig([Mistake("database.url", message)])
 
 
 def database_of(access: DatabaseAccess) -> Database:

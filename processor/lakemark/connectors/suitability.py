@@ -4,9 +4,11 @@ Every rule names the setting, its effect on the events, and what to set instead.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
+from lakemark.connectors.connector_traits import ConnectorTraits
 from lakemark.errors import ConfigError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import Config
@@ -38,22 +40,10 @@ _RESHAPE: Final = frozenset(
 _HARMLESS: Final = frozenset({"ExtractChangedRecordState", "InsertHeader"})
 # What names tables and columns; these columns stand in the values, also of column.mask.….
 _NAMING_THEM: Final = re.compile(
-    r"(schema|table|column)\.(include|exclude)\.list|column\.(mask|truncate)\..+"
-    r"|message\.key\.columns|signal\.data\.collection|publication\.name"
+    r"column\.(mask|truncate)\..+|message\.key\.columns|signal\.data\.collection"
 )
-_LISTS: Final = [
-    f"{what}.{kind}.list"
-    for what in ("schema", "table", "column")
-    for kind in ("include", "exclude")
-]
 _KEYS: Final = "message.key.columns"
 _SHOWN: Final = 60  # characters of an expression
-_NULLS: Final = "value.converter.replace.null.with.default"
-_WORKERS_NULLS: Final = (
-    ": unless that has replace.null.with.default=false, NULL in a column that has a default arrives"
-    " as the default"
-)
-_JSON: Final = "org.apache.kafka.connect.json.JsonConverter"
 WITHOUT_ROWS: Final = frozenset({"no_data", "never", "schema_only"})
 """Values of `snapshot.mode` with which the connector's own snapshot reads no rows."""
 PARTS: Final = {
@@ -64,7 +54,11 @@ PARTS: Final = {
 
 
 def problems_with(
-    settings: Mapping[str, str], config: Config, *, kinds: Mapping[str, str]
+    settings: Mapping[str, str],
+    config: Config,
+    *,
+    kinds: Collection[str],
+    traits: ConnectorTraits,
 ) -> Iterator[Mistake]:
     """Yield errors first, then warnings (`Mistake.warning`).
 
@@ -72,35 +66,42 @@ def problems_with(
         settings: the connector's own configuration.
         config: ours.
         kinds: connector classes that are supported.
+        traits: of this class, or of any where it is not supported.
     """
     found = [
         *_connector(settings, kinds),
         *_naming(settings, config),
-        *_placeholders(settings),
-        *_expressions(settings),
+        *_address(settings, config, kinds, traits),
+        *_placeholders(settings, traits),
+        *_expressions(settings, traits),
         *_transforms(settings, config),
         *_converters(settings, config),
         *_losses(settings),
+        *(_of_connector(problem) for problem in traits.problems(settings)),
         *_modes(settings),
         *_names_of_columns(settings),
-        *_snapshots(settings, config),
+        *_snapshots(settings, config, traits),
     ]
     yield from sorted(found, key=lambda problem: problem.warning)
 
 
+def _of_connector(problem: Mistake) -> Mistake:
+    return replace(problem, path=f"connector: {problem.path}")
+
+
 def _error(setting: str, message: str, hint: str) -> Mistake:
-    return Mistake(f"connector: {setting}", message, hint)
+    return _of_connector(Mistake(setting, message, hint))
 
 
 def _warning(setting: str, message: str, hint: str = "") -> Mistake:
-    return Mistake(f"connector: {setting}", message, hint, warning=True)
+    return _of_connector(Mistake(setting, message, hint, warning=True))
 
 
 def _is(settings: Mapping[str, str], name: str, *, default: str = "false") -> bool:
     return settings.get(name, default).strip().lower() == "true"
 
 
-def _connector(settings: Mapping[str, str], kinds: Mapping[str, str]) -> Iterator[Mistake]:
+def _connector(settings: Mapping[str, str], kinds: Collection[str]) -> Iterator[Mistake]:
     java_class = settings.get("connector.class", "")
     if java_class not in kinds:
         yield _error(
@@ -108,6 +109,15 @@ def _connector(settings: Mapping[str, str], kinds: Mapping[str, str]) -> Iterato
             f"{java_class or 'nothing'} is not supported yet",
             f"supported: {', '.join(kinds)}",
         )
+
+
+def _address(
+    settings: Mapping[str, str], config: Config, kinds: Collection[str], traits: ConnectorTraits
+) -> Iterator[Mistake]:
+    known = settings.get("connector.class") in kinds
+    if known and config.database is not None and not traits.is_of(config.database.url):
+        message = f"expected an address such as {traits.example}"
+        yield Mistake("database.url", message, "name the database that the connector reads")
 
 
 def _naming(settings: Mapping[str, str], config: Config) -> Iterator[Mistake]:
@@ -138,10 +148,12 @@ def _naming(settings: Mapping[str, str], config: Config) -> Iterator[Mistake]:
             )
 
 
-def _placeholders(settings: Mapping[str, str]) -> Iterator[Mistake]:
+def _placeholders(settings: Mapping[str, str], traits: ConnectorTraits) -> Iterator[Mistake]:
     """Refuse placeholders in lists: without the names, excluded columns would come by snapshots."""
     for setting in sorted(settings):
-        if "${" in settings[setting] and _NAMING_THEM.fullmatch(setting):
+        named = (*traits.naming, *_lists(traits))
+        names = setting in named or _NAMING_THEM.fullmatch(setting)
+        if names and "${" in settings[setting]:
             yield _error(
                 setting,
                 f"{settings[setting]} is resolved by Connect only: what it names cannot be known",
@@ -149,13 +161,20 @@ def _placeholders(settings: Mapping[str, str]) -> Iterator[Mistake]:
             )
 
 
-def _expressions(settings: Mapping[str, str]) -> Iterator[Mistake]:
+def _lists(traits: ConnectorTraits) -> list[str]:
+    """The connector's lists of what it captures."""
+    whats = (traits.container, "table", "column")
+    return [f"{what}.{way}.list" for what in whats for way in ("include", "exclude")]
+
+
+def _expressions(settings: Mapping[str, str], traits: ConnectorTraits) -> Iterator[Mistake]:
     """Report Java expressions that cannot be evaluated here: nobody knows what they name.
 
     The events would be right, the connector applies its lists itself. But a snapshot might read a
     table or a column whose changes never come, and a key might be another one.
     """
-    found = [(setting, one) for setting in _LISTS for one in split_list(settings.get(setting, ""))]
+    lists = _lists(traits)
+    found = [(setting, one) for setting in lists for one in split_list(settings.get(setting, ""))]
     for entry in settings.get(_KEYS, "").split(";"):
         expression, _, columns = entry.strip().rpartition(":")
         listed = filter(None, map(str.strip, columns.split(",")))
@@ -213,58 +232,11 @@ def _transforms(settings: Mapping[str, str], config: Config) -> Iterator[Mistake
             )
 
 
-def void_options(settings: Mapping[str, str]) -> list[str]:
-    """Return converters' options that Connect ignores: the connector names no converter."""
-    return sorted(
-        name
-        for side in ("key", "value")
-        for name in settings
-        if name.startswith(f"{side}.converter.") and f"{side}.converter" not in settings
-    )
-
-
-def _is_read(java_class: str) -> bool:
-    """Say whether there is a converter for records of this class of Connect's."""
-    from lakemark.converters.registry import CONVERTERS  # noqa: PLC0415 - slow, and seldom needed
-
-    return any(java_class in converter.java_classes for converter in CONVERTERS.values())
-
-
 def _converters(settings: Mapping[str, str], config: Config) -> Iterator[Mistake]:
-    for side in ("key", "value"):
-        setting = f"{side}.converter"
-        java_class = settings.get(setting)
-        if java_class is None:
-            also = _WORKERS_NULLS if side == "value" else ""
-            yield _warning(
-                setting,
-                f"is not set, so the worker's default decides{also}",
-                f"set it to {_JSON}, or be sure that the worker does",
-            )
-        elif java_class != _JSON and not _is_read(java_class):
-            yield _error(setting, f"{java_class} is not supported yet", f"set it to {_JSON}")
-        elif java_class == _JSON and side == "value" and _is(settings, _NULLS, default="true"):
-            yield _warning(
-                _NULLS,
-                "is not false: NULL in a column that has a default arrives as the default",
-                "set it to false",
-            )
-    void = void_options(settings)
-    if void:
-        sides = dict.fromkeys(name.partition(".")[0] + ".converter" for name in void)
-        yield _warning(
-            ", ".join(void),
-            f"is passed over by Connect without {' and '.join(sides)}",
-            f"set {' and '.join(sides)} to {_JSON}",
-        )
-    schemas = "value.converter.schemas.enable"
-    plain = schemas not in void and not _is(settings, schemas, default="true")
-    if plain and config.database is None and config.source.schema_file is None:
-        yield _error(
-            schemas,
-            "is false, and without a schema the types of the columns cannot be known",
-            "add the section database, or source.schema_file, or set it to true",
-        )
+    from lakemark.converters import registry  # noqa: PLC0415 - slow, and seldom needed
+
+    described = config.database is not None or config.source.schema_file is not None
+    yield from map(_of_connector, registry.problems(settings, described=described))
 
 
 def _losses(settings: Mapping[str, str]) -> Iterator[Mistake]:
@@ -293,12 +265,6 @@ def _losses(settings: Mapping[str, str]) -> Iterator[Mistake]:
             "errors.tolerance",
             "records that Connect cannot write are lost without a trace",
             "set it to none",
-        )
-    if _is(settings, "slot.drop.on.stop"):
-        yield _warning(
-            "slot.drop.on.stop",
-            "changes made while the connector is stopped are lost",
-            "set it to false",
         )
     if settings.get("sourceinfo.struct.maker"):
         yield _error(
@@ -355,8 +321,10 @@ def _names_of_columns(settings: Mapping[str, str]) -> Iterator[Mistake]:
         )
 
 
-def _snapshots(settings: Mapping[str, str], config: Config) -> Iterator[Mistake]:
-    if config.database is None:
+def _snapshots(
+    settings: Mapping[str, str], config: Config, traits: ConnectorTraits
+) -> Iterator[Mistake]:
+    if config.database is None or traits.reads_know_their_place:
         return
     if not settings.get("signal.data.collection"):
         yield _warning(

@@ -16,8 +16,17 @@ class TableChoice:
     connector has applied them already. It is not started with them, see `suitability`.
     """
 
-    def __init__(self, settings: Mapping[str, str], chosen: list[str]) -> None:
-        self._schemas = _Lists(settings, "schema")
+    def __init__(
+        self, settings: Mapping[str, str], chosen: list[str], *, container: str = "schema"
+    ) -> None:
+        """Reads the lists.
+
+        Args:
+            settings: the connector's.
+            chosen: ``source.tables``.
+            container: what a table stands in, see `ConnectorTraits`.
+        """
+        self._containers = _Lists(settings, container)
         self._tables = _Lists(settings, "table")
         self._chosen = [compile_java(regex) for regex in chosen]
 
@@ -29,7 +38,7 @@ class TableChoice:
 
     def captured(self, table: str) -> bool:
         """Say whether the connector's own lists let the table of this text through."""
-        return self._schemas.allow(pair_of(table)[0]) and self._tables.allow(plain_of(table))
+        return self._containers.allow(pair_of(table)[0]) and self._tables.allow(plain_of(table))
 
 
 class _Lists:

@@ -5,10 +5,11 @@ typed rows in Arrow, and images, schemas and keys as bytes that only the convert
 inherit `ConverterContract` of `tests/kit/converter_contract.py`; `registry` has all converters.
 
 Nothing here ever raises because of what a record is: who wrote it may have written any bytes. A
-converter has no state that matters; one object serves all tables and partitions of a process.
+converter has no state that matters but its options and what it has read by them; one object serves
+all tables and partitions of a process.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -16,10 +17,17 @@ import pyarrow as pa
 
 from lakemark.errors import TableError
 from lakemark.model.columns import Column
-from lakemark.model.decoding import DecodedRange, Records, StretchPlan
+from lakemark.model.decoding import (
+    ConverterOptions,
+    DecodedRange,
+    Records,
+    Side,
+    StretchPlan,
+)
 from lakemark.model.events import Headers, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
+from lakemark.settings.layers import Mistake
 
 WRONG_TYPE: Final = "wrong-type"
 OUT_OF_RANGE: Final = "number-out-of-range"
@@ -67,6 +75,26 @@ class Converter(Protocol):
 
     java_classes: frozenset[str]
     """What a connector calls it: classes of Kafka Connect's `value.converter`."""
+
+    without_schemas: str
+    """What keeps schemas out of records: an imperative; empty where they never bring one."""
+
+    def of(self, options: ConverterOptions) -> "Converter":
+        """Return this converter for the connector that has these options.
+
+        It is made once for each of them and process, see `registry.converter_of`.
+        """
+
+    def problems(self, *, described: bool) -> Iterator[Mistake]:
+        """Yield why its options do not suit. Paths are the names of settings.
+
+        Args:
+            described: whether tables are known without their records' schemas, by a database or a
+                file.
+        """
+
+    def carries_schemas(self, side: Side) -> bool | None:
+        """Say whether keys, or values, bring their schema; None where nobody here knows."""
 
     def headers(self, records: Records, plan: StretchPlan) -> Headers:
         """Return what each record is, one entry a record, in their order.

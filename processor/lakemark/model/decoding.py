@@ -6,7 +6,7 @@ driver.
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +18,53 @@ from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 
 REPORT: Final = "report"  # kind of a row of a batch's results
+
+Side = Literal["key", "value"]
+Options = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConverterOptions:
+    """What is known of how a connector's records are written. It may hold secrets.
+
+    Attributes:
+        key: the connector's settings behind ``key.converter.``; None where the connector names no
+            converter of keys, so that the worker's default counts, which nobody here knows.
+        value: likewise of values.
+        own: lakemark's, of ``source.converter``: they count before the connector's.
+    """
+
+    key: Options | None = field(default=None, repr=False)
+    value: Options | None = field(default=None, repr=False)
+    own: Options = field(default=(), repr=False)
+
+    def get(self, side: Side, name: str) -> str | None:
+        """Return an option, without spaces around it; None where nobody here knows it.
+
+        Args:
+            side: of keys, or of values.
+            name: as Connect's converter calls it.
+        """
+        told = {**dict((self.key if side == "key" else self.value) or ()), **dict(self.own)}
+        value = told.get(name)
+        return None if value is None or "${" in value else value.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class ConverterChoice:
+    """The converter of a connector's records.
+
+    Attributes:
+        name: of it in `converters.registry`.
+        options: what it is told.
+    """
+
+    name: str = "json"
+    options: ConverterOptions = ConverterOptions()
+
+
+ANY_CONVERTER: Final = ConverterChoice()
+"""The one of a connector of which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +111,7 @@ class StretchPlan:
         outputs: whether records of output topics, of whatever pipeline, are events as any.
         fills: by table, columns that images which are older than they lack, see `fills`.
         numerics: by table, columns of type numeric, which a record's own schema does not tell.
-        converter: the name in `converters.registry` of what reads the records.
+        converter: what reads the records.
     """
 
     identity: SourceIdentity
@@ -87,7 +134,7 @@ class StretchPlan:
     outputs: bool = False
     fills: dict[str, tuple[Fill, ...]] = field(default_factory=dict)
     numerics: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    converter: str = "json"
+    converter: ConverterChoice = ANY_CONVERTER
 
 
 @dataclass(slots=True)

@@ -37,10 +37,15 @@ class PositionRules(Protocol):
     Attributes:
         width: bytes of a position.
         fields: of the source block, those that `from_source` needs, and their types.
+        missing: what a source block lacks that has no position: half a sentence.
+        of_entries: fields of the source block that only an entry of the log has: they are null for
+            a row that was read beside it, also where `to_source` has them.
     """
 
     width: int
     fields: Mapping[str, type]
+    missing: str
+    of_entries: tuple[str, ...]
 
     def from_source(
         self, fields: Mapping[str, Sequence[Any]], own: Sequence[bool] | None, epoch: int
@@ -115,6 +120,17 @@ def rules_of(connector: str) -> PositionRules:
 def fields_of(connector: str) -> Mapping[str, type]:
     """Return the fields of a source block that its position is made of; none of a stranger's."""
     return rules_of(connector).fields if connector in KINDS else {}
+
+
+def missing_of(connector: str) -> str:
+    """Return why a record has no position: half a sentence.
+
+    Args:
+        connector: `source.connector`, also one that nobody knows.
+    """
+    if connector not in KINDS:
+        return f"positions of the connector {connector} are not known"
+    return rules_of(connector).missing
 
 
 @cache

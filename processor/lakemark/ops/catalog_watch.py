@@ -28,9 +28,8 @@ import structlog
 from msgspec import to_builtins
 
 from lakemark import plans
-from lakemark.connectors.catalog_changes import Action, Difference, differences
-from lakemark.connectors.catalog_facts import SourceFacts, TableFacts
-from lakemark.connectors.catalog_policies import CODES, OutcomeOf, are_fills
+from lakemark.connectors.catalog_changes import Action, CatalogLook, Difference, TableLook
+from lakemark.connectors.catalog_policies import CODES, OutcomeOf
 from lakemark.connectors.connector import Connector
 from lakemark.connectors.database import Database, DatabaseAccess
 from lakemark.connectors.refusals import refusals
@@ -66,73 +65,89 @@ STOP: Final = "table-stop"
 REBUILD: Final = "table-rebuild"
 FILL: Final = "table-fill"
 RESUME: Final = "table-resume"
-IDENTITY: Final = "identity-without-key"
-_MENDED: Final = (
-    ("identity-without-key", "until its replica identity was mended, deletes may have been lost"),
-    ("not-published", "until the publication had it again, changes were lost"),
-)
-MENDED: Final = {code: why for code, why in _MENDED}  # noqa: C416 - as the codes are collected
-"""Codes with which tables stop until the catalog no longer gives them; why they are read again."""
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """`Seen` as it stands in the checkpoint, before the database reads what is its own."""
+
+    facts: msgspec.Raw
+    gone: dict[str, msgspec.Raw] = {}
+    changes: tuple[CatalogChange, ...] = ()
+    waiting: tuple[Difference, ...] = ()
 
 
 class Seen(msgspec.Struct, frozen=True):
     """The result of the looks so far, as the checkpoint stores it.
 
     Attributes:
-        facts: of the tables that are there.
-        gone: of those that were there, and are there no more: their oid is 0, but stays their own
-            where `source.tables` alone leaves them out.
-        had_slot: whether the connector's slot was ever there.
+        facts: the newest look, as far as it is kept.
+        gone: tables that were there, and are there no more: forgotten, or as they were while
+            `source.tables` alone leaves them out.
         changes: the newest that were found, newest first.
         waiting: policies' decisions on tables that stand still, see `has_to_wait`.
     """
 
-    facts: SourceFacts
-    gone: dict[str, TableFacts] = {}
-    had_slot: bool = False
+    facts: CatalogLook
+    gone: dict[str, TableLook] = {}
     changes: tuple[CatalogChange, ...] = ()
     waiting: tuple[Difference, ...] = ()
 
-    def known(self, now: SourceFacts, state: PipelineState) -> SourceFacts:
-        """Return the facts that `now` is compared with.
+    @classmethod
+    def of(cls, kept: bytes, database: type[Database]) -> "Seen":
+        """Return what was kept as JSON of looks at this kind of database.
 
-        A table that is back counts as another one than went, though it may be the same: nobody
-        has looked at it meanwhile, and its events may not have been captured. The events of a table
-        that only `source.tables` left out were captured. A slot that comes for the first time was
-        not gone.
+        Raises:
+            msgspec.MsgspecError: it is of another form.
+        """
+        stored = msgspec.json.decode(kept, type=_Stored)
+        facts = msgspec.json.decode(stored.facts, type=database.look_form)
+        gone = {
+            name: msgspec.json.decode(table, type=database.table_form)
+            for name, table in stored.gone.items()
+        }
+        return cls(facts, gone, stored.changes, stored.waiting)
+
+    def known(self, now: CatalogLook, state: PipelineState) -> CatalogLook:
+        """Return what `now` is compared with.
+
+        A table that is back counts as another one than went, though it may be the same: nobody has
+        looked at it meanwhile, and its events may not have been captured. Those of a table that
+        only `source.tables` left out were.
         """
         back = {name: facts for name, facts in self.gone.items() if name in now.tables}
         here = {name: facts for name, facts in self.facts.tables.items() if name not in state.left}
-        return msgspec.structs.replace(
-            self.facts,
-            tables={**back, **here},
-            slot_present=self.facts.slot_present if self.had_slot else now.slot_present,
-        )
+        return self.facts.having({**back, **here})
 
+    @staticmethod
     def after(
-        self,
-        now: SourceFacts,
+        seen: "Seen | None",
+        now: CatalogLook,
         state: PipelineState,
         changes: Iterable[CatalogChange] = (),
         waiting: Iterable[Difference] = (),
     ) -> "Seen":
         """Return the facts to store when `now` and the changes in it have been dealt with.
 
-        Of tables that are gone, only those are stored of which something has come. The slot is
-        stored without its position.
+        Of the tables that are gone those of which something has come.
+
+        Args:
+            seen: what was kept before; None for nothing.
+            now: the look of now.
+            state: the tables as they are now.
+            changes: as people are told, newest first.
+            waiting: what is said later.
         """
-        were = {**self.gone, **self.facts.tables}
+        were = {**seen.gone, **seen.facts.tables} if seen else {}
         names = {*state.tables, *state.left}
         captured = {name for name, left in state.left.items() if left.captured}
         return Seen(
-            msgspec.structs.replace(now, lsn=0),
+            now.kept(seen.facts if seen else None),
             {
-                name: facts if name in captured else msgspec.structs.replace(facts, oid=0)
+                name: facts if name in captured else facts.forgotten()
                 for name, facts in were.items()
                 if name in names and name not in now.tables
             },
-            self.had_slot or now.slot_present,
-            (*changes, *self.changes)[:KEPT],
+            (*changes, *(seen.changes if seen else ()))[:KEPT],
             tuple(waiting),
         )
 
@@ -150,26 +165,9 @@ class Store(Protocol):
         """Raise unless this process still runs the pipeline."""
 
 
-def named(facts: SourceFacts) -> SourceFacts:
-    """Return the facts without tables whose changes come under the names of others.
-
-    Those are the partitions of a table where the publication names the root, and the root where it
-    names the partitions.
-    """
-    parts = {oid for root in facts.tables.values() if root.kind == "p" for oid in root.parts}
-
-    def is_other(table: TableFacts) -> bool:
-        if table.published:
-            return False
-        return table.oid in parts if facts.via_root else table.kind == "p"
-
-    tables = {name: table for name, table in facts.tables.items() if not is_other(table)}
-    return msgspec.structs.replace(facts, tables=tables)
-
-
-def _which(change: Difference | CatalogChange) -> tuple[str, str, str]:
-    what = change.what if isinstance(change, Difference) else change.reason
-    return change.table, change.kind, what
+def _which(one: Difference | CatalogChange) -> tuple[str, str, str]:
+    what = one.what if isinstance(one, Difference) else one.reason
+    return one.table, one.kind, what
 
 
 def _now_ms() -> int:
@@ -177,6 +175,7 @@ def _now_ms() -> int:
 
 
 NO_FILLS: Final[Mapping[str, Sequence[Fill]]] = MappingProxyType({})
+NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
 Record = tuple[str, str, dict[str, Any]]
 """A control record: its type, the table, and its other fields."""
 
@@ -189,6 +188,7 @@ def records(
     commanded: Collection[str] = (),
     fills: Mapping[str, Sequence[Fill]] = NO_FILLS,
     waiting: Collection[str] = (),
+    mended: Mapping[str, str] = NO_REASONS,
     outcome: OutcomeOf = lambda _table, _kind: Outcome.STOP,
 ) -> Iterator[Record]:
     """Yield the control records for differences of the catalog, in the order of writing.
@@ -201,6 +201,8 @@ def records(
         commanded: tables that were told to stop or go on since `state`.
         fills: by table, what its older rows get.
         waiting: tables that have waited for this look, see `fills.UNSEEN`.
+        mended: codes with which tables stop until the catalog no longer gives them; why the tables
+            are read again then.
         outcome: what the tables' policies say of changes that they cannot follow.
     """
     stopped: set[str] = set()
@@ -215,7 +217,7 @@ def records(
         if stops:
             stopped.add(table)
         if entry is None:  # nothing of it is wrong yet, unless the first delete would be lost
-            stops = [change for change in stops if change.kind == IDENTITY]
+            stops = [change for change in stops if change.at_once]
         if table in commanded:
             stops = [change for change in stops if change.refused]
         if stops and _may_stop(table, state):
@@ -236,19 +238,20 @@ def records(
         for table, entry in sorted(state.tables.items())
         if entry.state == ERRORED and table in there and table not in {*stopped, *commanded}
     }
-    yield from _going_on(errored, state.regressed, waiting, outcome)
+    yield from _going_on(errored, state.regressed, waiting, mended, outcome)
 
 
 def _going_on(
     errored: Mapping[str, TableState],
     regressed: Collection[str],
     waiting: Collection[str],
+    mended: Mapping[str, str],
     outcome: OutcomeOf,
 ) -> Iterator[Record]:
     """Yield the records that let tables go on that stopped for a reason which holds no more."""
     for table, entry in errored.items():
-        if entry.code in MENDED:
-            yield data_loss.RESNAPSHOT, table, {"reason": MENDED[entry.code]}
+        if entry.code in mended:
+            yield data_loss.RESNAPSHOT, table, {"reason": mended[entry.code]}
             yield RESUME, table, {"code": entry.code}
         if entry.code == UNSEEN and table in waiting:
             yield RESUME, table, {"code": UNSEEN}
@@ -355,26 +358,22 @@ class CatalogWatch:
         Raises:
             LakemarkError: the database or the brokers are away: nothing was stored.
         """
-        database = self._config.database
-        if database is None:
+        if self._config.database is None:
             return []
-        seen = self._seen()
+        database = self._ask(self._config.database)
+        seen = self._seen(database)
         entries = self._state().tables.items()
         waiting = [name for name, entry in entries if entry.code == UNSEEN]
-        now = named(
-            self._ask(database).look(
-                lambda name: (
-                    name in self._connector.tables and name != self._connector.signal_table
-                ),
-                known=[] if seen is None else [facts.oid for facts in seen.facts.tables.values()],
-            )
+        now = database.look(
+            lambda name: name in self._connector.tables and name != self._connector.signal_table,
+            before=seen.facts if seen else None,
         )
         state = self._state()
         before = seen.known(now, state) if seen else None
         keys = self._keys(now)
         self._policies.readable = readable(now, keys)
-        changes = self._policies.judged(differences(before, now, source_key=keys))
-        fills = self._fills(before, now, changes, state)
+        changes = self._policies.judged(database.differences(before, now, source_key=keys))
+        fills = self._fills(database, before, now, changes, state)
         changes = [
             replace(change, action=Action.FILL, hint="")
             if change.table in fills and change.action is Action.READ_AGAIN
@@ -384,11 +383,8 @@ class CatalogWatch:
         late = [] if seen is None else [*self._policies.late(seen.waiting, state)]
         every = sorted([*late, *changes], key=lambda change: change.table)
         self._log(changes)
-        self._numerics = {
-            name: frozenset(column.name for column in facts.columns if column.type == "numeric")
-            for name, facts in now.tables.items()
-        }
-        self._say(every, now, state, fills, waiting)
+        self._numerics = {name: table.numerics for name, table in now.tables.items()}
+        self._say(every, now, state, fills=fills, waiting=waiting, mended=database.mended)
         wait = [
             change
             for change in every
@@ -397,14 +393,14 @@ class CatalogWatch:
             )
         ]
         noted = self._noted(changes, seen)
-        after = (seen or Seen(SourceFacts())).after(now, state, noted, wait)
+        after = Seen.after(seen, now, state, noted, wait)
         if after != seen:
             self._store.note_catalog(msgspec.json.encode(after))
         self._tables = frozenset(now.tables)
         self._columns = {
-            name: frozenset(column.name for column in facts.columns)
-            for name, facts in now.tables.items()
-            if facts.kind == "r" and facts.column_list is None
+            name: frozenset(table.column_names)
+            for name, table in now.tables.items()
+            if table.may_fill
         }
         self._standing = {_which(one) for one in changes if one.action is Action.STOP}
         self._told = CatalogNow(_now_ms(), changes=after.changes)
@@ -423,18 +419,18 @@ class CatalogWatch:
             if one.action is not Action.STOP or _which(one) not in shown
         ]
 
-    def _keys(self, now: SourceFacts) -> Mapping[str, Sequence[str]]:
+    def _keys(self, now: CatalogLook) -> Mapping[str, Sequence[str]]:
         """Return the keys that the connector is configured to send, by table."""
         return {
             name: key
-            for name, facts in now.tables.items()
-            if (key := self._connector.key_of(name, [column.name for column in facts.columns]))
+            for name, table in now.tables.items()
+            if (key := self._connector.key_of(name, table.column_names))
         }
 
-    def _seen(self) -> Seen | None:
+    def _seen(self, database: Database) -> Seen | None:
         blob = self._store.catalog()
         try:
-            return msgspec.json.decode(blob, type=Seen) if blob else None
+            return Seen.of(blob, type(database)) if blob else None
         except msgspec.MsgspecError as error:
             log.warning("catalog.unreadable_look", reason=str(error))
             return None
@@ -462,8 +458,9 @@ class CatalogWatch:
 
     def _fills(
         self,
-        before: SourceFacts | None,
-        now: SourceFacts,
+        database: Database,
+        before: CatalogLook | None,
+        now: CatalogLook,
         changes: Sequence[Difference],
         state: PipelineState,
     ) -> dict[str, list[Fill]]:
@@ -479,38 +476,40 @@ class CatalogWatch:
                 continue
             if self._policies.outcome(table, "add-column") is not Outcome.FOLLOW:
                 continue
-            if are_fills(former, facts, several):
+            if database.are_fills(former, facts, several):
                 epoch = positions.epoch_number(self._connector.kind, len(state.epochs))
                 upto = positions.of_epoch(epoch, now.end)
-                fills = self._values(former, facts, several, upto)
+                fills = self._values(database, former, facts, several, upto)
                 if fills:
                     by_table[table] = fills
         return by_table
 
     def _values(
-        self, former: TableFacts, facts: TableFacts, changes: Sequence[Difference], upto: bytes
+        self,
+        database: Database,
+        former: TableLook,
+        facts: TableLook,
+        changes: Sequence[Difference],
+        upto: bytes,
     ) -> list[Fill] | None:
         """Return new columns' values in older rows; None unless events would bring the same."""
         lacking = [change for change in changes if change.action is Action.READ_AGAIN]
         missing = {c.column: c.fill for c in lacking if not c.other and c.fill is not None}
-        settings, database = self._connector.settings, self._config.database
-        columns = [column.name for column in facts.columns]
-        if database is None or refusals(settings, facts.name, columns):
+        if refusals(self._connector.settings, facts.name, facts.column_names):
             return None
         try:
-            values = self._ask(database).missing_values(facts, missing)
+            values = database.missing_values(facts, missing)
         except LakemarkError as error:
             log.warning("catalog.no_values", table=facts.name, code=error.code)
             return None
         fills = []
-        former_columns = tuple(column.name for column in former.columns)
-        for change in lacking:
-            cell = values.get(change.column)
-            value = "" if change.other or cell is None else packed(cell)
-            is_told = change.column in values and bool(change.other or value)
+        for one in lacking:
+            cell = values.get(one.column)
+            value = "" if one.other or cell is None else packed(cell)
+            is_told = one.column in values and bool(one.other or value)
             if not is_told or len(value) > LONGEST_VALUE:
                 return None
-            fills.append(Fill(change.column, upto.hex(), former_columns, value, change.other))
+            fills.append(Fill(one.column, upto.hex(), former.column_names, value, one.other))
         return fills
 
     def _ask(self, database: DatabaseConfig) -> Database:
@@ -521,10 +520,12 @@ class CatalogWatch:
     def _say(
         self,
         changes: Sequence[Difference],
-        now: SourceFacts,
+        now: CatalogLook,
         state: PipelineState,
-        fills: Mapping[str, Sequence[Fill]] = NO_FILLS,
-        waiting: Collection[str] = (),
+        *,
+        fills: Mapping[str, Sequence[Fill]],
+        waiting: Collection[str],
+        mended: Mapping[str, str],
     ) -> None:
         batch, told = self._said
         told = told if batch == state.batch else set()
@@ -536,6 +537,7 @@ class CatalogWatch:
                 commanded=told,
                 fills=fills,
                 waiting=waiting,
+                mended=mended,
                 outcome=self._policies.outcome,
             )
         )

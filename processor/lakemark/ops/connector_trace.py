@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from lakemark.connectors.connector_traits import ConnectorTraits
+
 _HEAD: Final = re.compile(r"(?:Caused by: )?((?:[a-z_][\w$]*\.)+[A-Z][\w$]*)(?:: (.*))?")
 _TELLING: Final = (
-    "org.postgresql.",
     "org.apache.kafka.common.errors.",
     "io.debezium.DebeziumException",
     "java.io.",
@@ -25,18 +26,18 @@ _BRACKETS: Final = re.compile(r"\([^()\[\]{}]*\)|\[[^()\[\]{}]*\]|\{[^()\[\]{}]*
 _PIECE: Final = re.compile(r"\"[^\"]*\"|'(?:[^']|'(?=\w))*'|\S+")
 _SAFE: Final = re.compile(r"[^\d=\"'()\[\]{}@]*")
 _NAMES: Final = (
-    *("slot.name", "publication.name", "plugin.name", "topic.prefix"),
-    *("database.hostname", "database.port", "database.dbname", "database.user"),
+    *("topic.prefix", "database.hostname", "database.port", "database.dbname", "database.user"),
 )
 _LONGEST: Final = 200
 
 
-def last_cause(trace: str, settings: Mapping[str, str]) -> str:
+def last_cause(trace: str, settings: Mapping[str, str], traits: ConnectorTraits) -> str:
     """Return the class of a trace's last error and its message as far as that may be shown.
 
     Args:
         trace: as Connect gives it.
         settings: the connector's: names among them are shown.
+        traits: of its kind: which names, and which errors of its driver.
     """
     heads = [match for line in trace.split("\n") if (match := _HEAD.match(line))]
     if not heads:
@@ -44,9 +45,10 @@ def last_cause(trace: str, settings: Mapping[str, str]) -> str:
     name, message = heads[-1][1], _flat(heads[-1][2] or "")
     short = name.rpartition(".")[2]
     torn = message.count('"') % 2 or len(re.findall(r"'(?!\w)|(?<!\w)'", message)) % 2
-    if not message or torn or not name.startswith(_TELLING):
+    if not message or torn or not name.startswith((*_TELLING, *traits.driver)):
         return short
-    known = {settings[one] for one in _NAMES if settings.get(one) and "${" not in settings[one]}
+    names = (*_NAMES, *traits.shown)
+    known = {settings[one] for one in names if settings.get(one) and "${" not in settings[one]}
     return f"{short}: {_shown(message, known)}"
 
 

@@ -73,6 +73,8 @@ RULES: Final = (
     Rule("source.tables", _RESNAPSHOT, _TABLES),
     Rule("source.topics", _RESNAPSHOT, _TABLES),
     Rule("source.schema_file", _RESTART),
+    Rule("source.converter", _RESTART),
+    Rule("source.converter.*", _RESTART),
     Rule("source.watch_interval", _RESTART),
     Rule("database", _RESTART, "it must be the database that the connector reads"),
     Rule("database.url", _RESTART, "it must be the database that the connector reads"),

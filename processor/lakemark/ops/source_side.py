@@ -8,8 +8,8 @@ evidence                                 proves everything up to
 ---------------------------------------  -------------------------------------------------------
 the server says up to where the          the newest look at which its log did not end beyond
 connector has received its log           that
-the slot is in use, and its confirmed    this look: it is not far behind (`NEAR`); no more can be
-position is near the log's end           seen without pg_read_all_stats, or by one look
+the server says that what the connector  this look: it is not far behind (`LogReader.near`); no more
+has confirmed is near the log's end      can be seen without rights on the server, or by one look
 the newest heartbeat                     the time of the heartbeat
 Connect says that all tasks run          this look
 
@@ -22,23 +22,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from lakemark.connectors.database import SlotSeen
+from lakemark.connectors.connector_traits import ConnectorTraits
+from lakemark.connectors.database import LogReader
 from lakemark.errors import LakemarkError
 from lakemark.ops.connector_trace import last_cause
 from lakemark.ops.doctor.checks_connector import Task
 from lakemark.ops.status import SourceNow, SourceProblem
 
-NEAR: Final = 16 * 1024**2
-"""Bytes: one segment of PostgreSQL's log, by default."""
 RUNNING, PAUSED, STOPPED, FAILED = "RUNNING", "PAUSED", "STOPPED", "FAILED"
 UNASSIGNED, RESTARTING, MISSING = "UNASSIGNED", "RESTARTING", "MISSING"
 CONNECTOR_STATES: Final = (RUNNING, PAUSED, STOPPED, FAILED, UNASSIGNED, RESTARTING, MISSING)
 
 _GRAVEST: Final = (FAILED, STOPPED, PAUSED, RESTARTING, UNASSIGNED)
 # What a rebalance or a restart of the connector shows for a moment: it must be seen twice.
-_PASSING: Final = frozenset(
-    {"connect-unavailable", "connector-unassigned", "slot-inactive", "database-unavailable"}
-)
+_PASSING: Final = frozenset({"connect-unavailable", "connector-unassigned", "database-unavailable"})
 _LOST_HEARTBEATS: Final = 3  # intervals; one may be late
 _QUIET_S: Final = 30.0  # no silence is said before
 _LOOKS: Final = 4000  # ends of the log that are remembered: hours
@@ -55,7 +52,8 @@ class Expected:
         place: its address in Connect; empty where only its file is known.
         settings: its configuration.
         heartbeat_s: how often it writes a heartbeat; 0 = never.
-        database: whether the slot can be looked at.
+        database: whether the database can say how it reads the log.
+        traits: of its kind.
     """
 
     name: str
@@ -63,6 +61,7 @@ class Expected:
     settings: Mapping[str, str]
     heartbeat_s: float
     database: bool
+    traits: ConnectorTraits
 
     @property
     def watched(self) -> bool:
@@ -93,14 +92,14 @@ class SourceLook:
     Attributes:
         at: when.
         connector: None where there is only a connector's file.
-        slot: None where there is no database, or its slot cannot be known.
+        reader: what the server says of it; None where there is no database, or it has no say.
         heartbeat: when the newest one was written; None where none is known.
         heartbeats_read: whether Kafka could be asked for heartbeats.
     """
 
     at: Clock
     connector: ConnectorSeen | LakemarkError | None = None
-    slot: SlotSeen | LakemarkError | None = None
+    reader: LogReader | LakemarkError | None = None
     heartbeat: Clock | None = None
     heartbeats_read: bool = True
 
@@ -131,24 +130,26 @@ class SourceSide:
             self._begun = look.at
         problems = {problem[0]: problem for problem in self._problems(look)}
         wait = self._patient and not self._since  # one trouble may follow another at once
+        reader = look.reader if isinstance(look.reader, LogReader) else None
+        silence = reader.silence if reader else None
+        passing = _PASSING | ({silence.code} if silence else set())
         self._since = {code: self._since.get(code, look.at) for code in problems}
         shown = [
             SourceProblem(code, reason, hint, _ms(self._since[code]))
             for code, reason, hint in problems.values()
-            if not (wait and code in _PASSING)
+            if not (wait and code in passing)
         ]
         if not problems:
             self._prove(self._evidence(look))
-        slot = look.slot if isinstance(look.slot, SlotSeen) else None
-        if slot is not None:
-            self._ends.append((look.at, slot.end))
+        if reader is not None:
+            self._ends.append((look.at, reader.end))
         return SourceNow(
             _ms(look.at),
             self._expected.watched,
             _word(look.connector),
-            slot.name if slot else "",
-            slot.active if slot and slot.exists else None,
-            slot.distance if slot and slot.exists else None,
+            reader.name if reader else "",
+            reader.active if reader else None,
+            reader.distance if reader else None,
             _ms(look.heartbeat) if look.heartbeat is not None else None,
             _ms(self._proven) if self._proven is not None else None,
             tuple(shown),
@@ -161,19 +162,19 @@ class SourceSide:
             self._proven = max(moment, self._proven or moment)
 
     def _evidence(self, look: SourceLook) -> Clock | None:
-        if isinstance(look.slot, SlotSeen):
-            return self._by_slot(look.slot, look.at)
+        if isinstance(look.reader, LogReader):
+            return self._by_reader(look.reader, look.at)
         if self._expected.heartbeat_s:
             return look.heartbeat
         return look.at if isinstance(look.connector, ConnectorSeen) else None
 
-    def _by_slot(self, slot: SlotSeen, at: Clock) -> Clock | None:
-        reached = max(slot.received or 0, slot.confirmed or 0)
-        if reached >= slot.end:
+    def _by_reader(self, reader: LogReader, at: Clock) -> Clock | None:
+        reached = max(reader.received or 0, reader.confirmed or 0)
+        if reached >= reader.end:
             return at
-        if slot.received is not None and self._patient:
+        if reader.received is not None and self._patient:
             return next((then for then, end in reversed(self._ends) if end <= reached), None)
-        return at if slot.distance is not None and slot.distance <= NEAR else None
+        return at if reader.distance is not None and reader.distance <= reader.near else None
 
     # -- what is wrong --------------------------------------------------------------------------
 
@@ -182,7 +183,7 @@ class SourceSide:
 
         Silence that a stopped connector causes is no problem of its own.
         """
-        found = [*self._of_connect(look.connector), *self._of_slot(look.slot)]
+        found = [*self._of_connect(look.connector), *self._of_reader(look.reader)]
         yield from found or self._of_silence(look)
 
     def _of_connect(
@@ -196,7 +197,8 @@ class SourceSide:
             return
         worst = seen.worst
         if worst in {PAUSED, STOPPED}:
-            reason = f"the connector {name} is {worst}: no changes come, and its slot keeps the log"
+            unread = self._expected.traits.unread_log
+            reason = f"the connector {name} is {worst}: no changes come, and {unread}"
             yield "connector-paused", reason, f"`curl -X PUT {place}/resume`"
         elif worst == FAILED:
             code = "connector-failed"
@@ -210,30 +212,20 @@ class SourceSide:
         failed = [task for task in seen.tasks if task.state == FAILED]
         if not failed:
             return f"the connector {self._expected.name} has FAILED: no changes come"
-        cause = last_cause(failed[0].trace, self._expected.settings)
+        cause = last_cause(failed[0].trace, self._expected.settings, self._expected.traits)
         why = f" ({cause})" if cause else ""
         return f"task {failed[0].id} of the connector {self._expected.name} has FAILED{why}"
 
-    def _of_slot(self, seen: SlotSeen | LakemarkError | None) -> Iterator[tuple[str, str, str]]:
-        if not isinstance(seen, SlotSeen):
-            return
-        hint = (
-            "let the connector make a new one (restart it), then `lakemark snapshot start '.*'`: "
-            "changes of the time between are in no log"
-        )
-        if not seen.exists:
-            yield "slot-missing", f"the database has no replication slot {seen.name}", hint
-        elif seen.lost:
-            reason = f"the slot {seen.name} is lost: the database has removed log that it needs"
-            yield "slot-lost", reason, f"drop the slot; {hint}"
+    def _of_reader(self, seen: LogReader | LakemarkError | None) -> Iterator[tuple[str, str, str]]:
+        if isinstance(seen, LogReader) and seen.trouble is not None:
+            yield seen.trouble.code, seen.trouble.reason, seen.trouble.hint
 
     def _of_silence(self, look: SourceLook) -> Iterator[tuple[str, str, str]]:
-        expected, slot = self._expected, look.slot
+        expected, reader = self._expected, look.reader
         see = f"see `curl -s {expected.place}/status`" if expected.place else "see its log"
-        if isinstance(slot, SlotSeen) and not slot.active:
-            reason = f"nobody reads from the slot {slot.name}: no changes come"
+        if isinstance(reader, LogReader) and reader.silence is not None:
             hint = f"wait if the connector {expected.name} is at its own snapshot, else start it"
-            yield "slot-inactive", reason, f"{hint}; {see}"
+            yield reader.silence.code, reader.silence.reason, f"{hint}; {see}"
             return
         silent = self._silent_s(look)
         if silent is not None:
@@ -242,8 +234,8 @@ class SourceSide:
                 f"writes one every {expected.heartbeat_s:g} s"
             )
             yield "heartbeat-silent", reason, f"look at the connector: {see}"
-        elif isinstance(slot, LakemarkError) and not expected.heartbeat_s:
-            yield slot.code, slot.message, slot.hint
+        elif isinstance(reader, LakemarkError) and not expected.heartbeat_s:
+            yield reader.code, reader.message, reader.hint
 
     def _silent_s(self, look: SourceLook) -> float | None:
         """Return for how long (seconds) no heartbeat has come; None if that is not too long."""

@@ -1,4 +1,4 @@
-"""Looks at the source every few seconds, in a thread of its own: Connect, the slot, heartbeats.
+"""Looks at the source every few seconds, in a thread of its own: Connect, the database, heartbeats.
 
 No batch waits for a look, and each question has a short deadline: that somebody does not answer is
 a result, too.
@@ -16,8 +16,8 @@ import structlog
 
 from lakemark.connectors.connect_rest import UNKNOWN_CONNECTOR, ConnectRest
 from lakemark.connectors.connector import Connector
-from lakemark.connectors.database import DatabaseAccess, SlotSeen
-from lakemark.connectors.registry import database_of
+from lakemark.connectors.database import DatabaseAccess, LogReader
+from lakemark.connectors.registry import database_of, traits_of
 from lakemark.errors import LakemarkError
 from lakemark.kafka.brokers import Cluster
 from lakemark.model.handling_modes import HandlingModes
@@ -39,13 +39,13 @@ _Answer = TypeVar("_Answer")
 def expected(config: Config, connector: Connector) -> Expected:
     """Return the facts about the source that are known before anybody is asked."""
     connect = config.source.connect
-    slot = _slot_name(connector)
     return Expected(
         connector.name,
         f"{connect.url.rstrip('/')}/connectors/{connector.name}" if connect else "",
         connector.settings,
         heartbeat_s(connector.settings),
-        config.database is not None and bool(slot),
+        config.database is not None and connector.traits.has_reader(connector.settings),
+        connector.traits,
     )
 
 
@@ -90,14 +90,14 @@ class SourceWatch:
 
     def look(self) -> SourceLook:
         """Return all answers; that somebody does not answer is an error in them."""
-        connector, slot = _answer(self._ask_connect), _answer(self._ask_slot)
+        connector, reader = _answer(self._ask_connect), _answer(self._ask_reader)
         newest = _answer(self._ask_heartbeats)
         read = not isinstance(newest, LakemarkError)
         if not read:
             stack, self._open, self._kafka = self._open, ExitStack(), None
             stack.close()
         heartbeat = newest / 1000 if isinstance(newest, int) else None
-        return SourceLook(time.time(), connector, slot, heartbeat, heartbeats_read=read)
+        return SourceLook(time.time(), connector, reader, heartbeat, heartbeats_read=read)
 
     def gone(self, names: frozenset[str]) -> frozenset[str] | None:
         """Return which of these tables the database does not have; None if it does not say."""
@@ -120,9 +120,8 @@ class SourceWatch:
             raise _of_connect(error) from error
         return ConnectorSeen(found.state, tuple(Task(t.id, t.state, t.trace) for t in found.tasks))
 
-    def _ask_slot(self) -> SlotSeen | None:
-        name = _slot_name(self._connector)
-        return self._database.slot(name) if self._database and name else None
+    def _ask_reader(self) -> LogReader | None:
+        return self._database.reader() if self._database else None
 
     def _ask_heartbeats(self) -> int | None:
         if not heartbeat_s(self._connector.settings):
@@ -149,7 +148,8 @@ def unknown(config: Config, error: LakemarkError) -> SourceNow:
     """Return the state of a source whose connector cannot even be asked for its settings."""
     connect = config.source.connect
     name = connect.connector if connect else ""
-    side = SourceSide(Expected(name, "", {}, 0.0, database=False), patient=False)
+    traits = traits_of(database=config.database)
+    side = SourceSide(Expected(name, "", {}, 0.0, database=False, traits=traits), patient=False)
     error = _of_connect(error) if isinstance(error, InvalidConfig) else error
     return side.seen(SourceLook(time.time(), error))
 
@@ -199,9 +199,3 @@ def _of_connect(error: InvalidConfig) -> LakemarkError:
     return LakemarkError(
         problem.message, code="connector-missing" if unknown else code, hint=problem.hint
     )
-
-
-def _slot_name(connector: Connector) -> str:
-    """Return the slot's name, empty where only Connect can tell it."""
-    name = connector.settings.get("slot.name", "debezium")
-    return "" if "${" in name else name

@@ -35,12 +35,12 @@ from lakemark.settings.security import SecurityConfig, require_mechanism
 from lakemark.settings.units import (
     Address,
     ClientSettings,
+    DatabaseUrl,
     Duration,
     ExistingFile,
     FreeMap,
     HttpUrl,
     Location,
-    PostgresUrl,
     Secret,
     Size,
     SparkSettings,
@@ -111,10 +111,17 @@ class SourceConfig(Section):
     schema_file: ExistingFile | None = Field(
         None, description="tables' columns, for plain JSON without a database"
     )
+    converter: FreeMap = Field(
+        {}, description="settings of the converter of records, before the connector's own"
+    )
     watch_interval: Duration = Field(
         timedelta(seconds=30),
         description="between two looks at the database's catalog for what no event tells",
     )
+
+    def converter_options(self) -> dict[str, str]:
+        """Settings of the converter in clear."""
+        return reveal(self.converter)
 
     @model_validator(mode="after")
     def _one_connector(self) -> Self:
@@ -131,7 +138,7 @@ class SourceConfig(Section):
 class DatabaseConfig(Section):
     """The source database: exact types now, snapshots when asked for."""
 
-    url: PostgresUrl = Field(description="postgresql://USER@HOST:PORT/DATABASE, the primary")
+    url: DatabaseUrl = Field(description="postgresql://USER@HOST:PORT/DATABASE, the primary")
     password: Secret | None = Field(None, description="of the user in url")
     connect_timeout: Duration = Field(timedelta(seconds=10), description="for one connection")
 

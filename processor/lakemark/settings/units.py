@@ -205,11 +205,12 @@ def _http(value: str) -> str:
     return value.rstrip("/")
 
 
-def _postgres(value: str) -> str:
+def _database(value: str) -> str:
+    """Which schemes there are, the connectors say (`connectors.registry`)."""
     parts = urlsplit(value)
-    if parts.scheme not in {"postgres", "postgresql"} or not parts.hostname:
+    if not parts.scheme or not parts.hostname:
         raise PydanticCustomError(
-            "url", "expected an address such as postgresql://lakemark@localhost:5432/shop"
+            "url", "expected an address such as SCHEME://USER@HOST:PORT/DATABASE"
         )
     parameters = parse_qsl(value.partition("?")[2], keep_blank_values=True)
     secrets = [name for name, _ in parameters if SECRET_KEY.search(name)]
@@ -217,7 +218,7 @@ def _postgres(value: str) -> str:
         raise PydanticCustomError(
             "url",
             "expected no {names} among its parameters, where it would be shown: a password stands"
-            " in database.password, such as ${file:secrets/postgres} or ${env:NAME}",
+            " in database.password, such as ${file:secrets/database} or ${env:NAME}",
             {"names": ", ".join(secrets)},
         )
     return value
@@ -308,4 +309,4 @@ ClientSettings = Annotated[FreeMap, AfterValidator(_client)]
 SparkSettings = Annotated[FreeMap, AfterValidator(_spark)]
 Address = Annotated[str | None, BeforeValidator(nothing), AfterValidator(_address)]
 HttpUrl = Annotated[str, AfterValidator(_http)]
-PostgresUrl = Annotated[str, AfterValidator(_postgres)]
+DatabaseUrl = Annotated[str, AfterValidator(_database)]

@@ -15,8 +15,9 @@ from lakemark.connectors.connect_rest import ConnectRest
 from lakemark.connectors.connector import Connector
 from lakemark.connectors.connector import read as read_connector
 from lakemark.connectors.database import OpenWindow, Proof, TableQuestions, Watermark, WindowWriter
-from lakemark.connectors.registry import database_kind
+from lakemark.connectors.registry import database_kind, traits_of
 from lakemark.connectors.table_choice import TableChoice
+from lakemark.converters.registry import converter_of
 from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.kafka import records
 from lakemark.kafka.brokers import Cluster
@@ -207,7 +208,7 @@ class Adapters:
                 "this pipeline has no database to read snapshots from",
                 "add the section database to its configuration",
             )
-        if database_kind(self.connector.settings, self.config.database).reads_know_their_place:
+        if traits_of(self.connector.settings, self.config.database).reads_know_their_place:
             return None
         signal = self.connector.signal_table
         if signal is None:
@@ -249,12 +250,13 @@ class Adapters:
         if found:
             return Rejection("", found[0].code, found[0].message, found[0].hint)
         if self.config.output and self.connector.wraps and not self.wrapped(table):
+            plain = converter_of(self.connector.converter).without_schemas
             return Rejection(
                 "",
                 "output-not-ready",
                 f"records of {table} carry schemas, and none of them has come yet: how its rows "
                 "are written to its output topic is not known",
-                "change a row of the table, or set schemas.enable=false of both converters",
+                f"change a row of the table, or {plain}",
             )
         return None
 

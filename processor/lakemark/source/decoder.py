@@ -12,7 +12,7 @@ from typing import Final
 
 from lakemark.converters.converter import OUT_OF_RANGE, WRONG_TYPE
 from lakemark.converters.record_schema import schema_for
-from lakemark.converters.registry import CONVERTERS
+from lakemark.converters.registry import converter_of
 from lakemark.model import change_batch, fills
 from lakemark.model.decoding import (
     AppliedPosition,
@@ -37,7 +37,7 @@ TYPE_REASONS: Final = frozenset({WRONG_TYPE, OUT_OF_RANGE})
 
 def headers(records: Records, plan: StretchPlan) -> Headers:
     """The headers of a stretch. Never raises."""
-    return CONVERTERS[plan.converter].headers(records, plan)
+    return converter_of(plan.converter).headers(records, plan)
 
 
 def decode_range(records: Records, plan: StretchPlan, heads: Headers | None = None) -> DecodedRange:
@@ -124,7 +124,7 @@ class _Work:
     ) -> None:
         self.records = records
         self.heads = heads
-        self.converter = CONVERTERS[plan.converter]
+        self.converter = converter_of(plan.converter)
         self.raw = Raw(self.converter, heads, records.keys, records.headers, since)
         self.plan = plan
         self.out = out

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
-from lakemark.connectors.catalog_changes import Action, Difference, SourceKeys
-from lakemark.connectors.catalog_facts import SourceFacts
+from lakemark.connectors.catalog_changes import Action, CatalogLook, Difference, SourceKeys
 from lakemark.connectors.catalog_policies import CODES, KINDS, judged, outcome_of
 from lakemark.connectors.connector import Connector
 from lakemark.connectors.refusals import refusals
@@ -16,21 +15,15 @@ from lakemark.sink.names import folder_of
 from lakemark.state.tables import PipelineState
 
 
-def readable(now: SourceFacts, keys: SourceKeys) -> set[str]:
+def readable(now: CatalogLook, keys: SourceKeys) -> set[str]:
     """Return the tables whose snapshots nothing in the catalog speaks against.
 
     Args:
         now: the catalog.
         keys: the keys that the connector is told to send, by table.
     """
-    found = set()
-    for name, facts in now.tables.items():
-        columns = {column.name for column in facts.columns}
-        is_whole = facts.column_list is None or columns <= {*facts.column_list}
-        has_key = keys.get(name) or facts.key or facts.unique_keys
-        if facts.published and not facts.row_filter and is_whole and has_key:
-            found.add(name)
-    return found
+    tables = now.tables.items()
+    return {name for name, table in tables if table.is_whole and (keys.get(name) or table.has_key)}
 
 
 def can_rebuild(config: Config, connector: Connector, table: str) -> bool:
@@ -41,7 +34,7 @@ def can_rebuild(config: Config, connector: Connector, table: str) -> bool:
     and deletes of an output topic, would be lost: nobody gives them up unasked.
     """
     by_itself = config.database is not None and config.snapshot.incomplete == "auto"
-    refused = connector.signal_table is None or refusals(connector.settings, table)
+    refused = not connector.has_windows or refusals(connector.settings, table)
     loses = config.lake.deletes_of(table) == "soft" or config.output is not None
     if not by_itself or refused or loses:
         return False

@@ -8,10 +8,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lakemark.connectors.catalog_changes import Action, Difference, differences
-from lakemark.connectors.catalog_facts import ColumnFacts, TableFacts, UniqueKey
-from lakemark.connectors.catalog_policies import CODES, are_fills, judged, outcome_of
+from lakemark.connectors.catalog_changes import Action, Difference
+from lakemark.connectors.catalog_policies import CODES, judged, outcome_of
 from lakemark.connectors.connector import parse
+from lakemark.connectors.postgres.catalog_differences import are_fills, differences
+from lakemark.connectors.postgres.catalog_facts import ColumnFacts, TableFacts, UniqueKey
 from lakemark.ops.catalog_watch import has_to_wait, records
 from lakemark.settings.config import Config
 from lakemark.settings.schema_policy import BEHAVIORS, SchemaPolicy

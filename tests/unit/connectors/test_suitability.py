@@ -5,6 +5,7 @@ import pytest
 from lakemark.connectors import connector
 from lakemark.settings.layers import InvalidConfig
 from tests.kit.connector_settings import JSON, POSTGRES, config, parse
+from tests.kit.toy_database import CLASS, ToyServer, registered
 
 
 def errors(found) -> dict[str, str]:
@@ -116,6 +117,36 @@ def test_errors_name_the_setting_and_the_way_out(settings, path, words):
 def test_names_that_only_connect_resolves_are_errors(setting):
     found = parse({setting: "public.people.name,${file:/secrets/names:them}"})
     assert "write the names" in errors(found)[f"connector: {setting}"]
+
+
+def test_another_database_than_the_connector_reads_is_an_error():
+    found = parse(database={"url": "toy://u:hush@h/d"})
+    (problem,) = [p for p in found.problems if not p.warning]
+    assert problem.path == "database.url"
+    assert "postgresql://" in problem.message
+    assert "hush" not in problem.message
+    assert parse(database={"url": "postgres://u@h/d"}).problems == ()
+
+
+def test_what_only_one_kind_of_connector_has_is_for_its_database_to_judge():
+    toy = {"connector.class": CLASS, "slot.drop.on.stop": "true", "publication.name": "${file:x}"}
+    with registered(ToyServer()) as address:
+        asked = {"toy.forgets": "true", "toy.box": "${file:x}", "box.exclude.list": "old"}
+        found = parse({**toy, **asked, "signal.data.collection": ""}, database=address)
+        assert found.has_windows
+        unnamed = parse(
+            {**toy, "box.include.list": "${file:x}", "schema.include.list": "${file:x}"}
+        )
+    assert errors(found).keys() >= {"connector: toy.forgets", "connector: toy.box"}
+    assert not {"connector: slot.drop.on.stop", "connector: publication.name"} & {
+        *errors(found),
+        *warnings(found),
+    }
+    assert "connector: signal.data.collection" not in warnings(found), "its reads know their place"
+    assert ("old.t" in found.tables, "new.t" in found.tables) == (False, True)
+    assert "connector: box.include.list" in errors(unnamed)
+    assert "connector: schema.include.list" not in errors(unnamed), "it has no such list"
+    assert "connector: toy.forgets" not in errors(parse({"toy.forgets": "true"}))
 
 
 def test_secrets_that_only_connect_resolves_are_fine():

@@ -37,6 +37,12 @@ class Toy:
         self.server.tables[TABLE][key] = v
         self.end += 1
 
+    def drop(self) -> None:
+        del self.server.tables[TABLE]
+
+    def create(self) -> None:
+        self.server.tables[TABLE] = {}
+
 
 class TestToyDatabase(DatabaseContract):
     @pytest.fixture

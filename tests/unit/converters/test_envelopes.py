@@ -15,6 +15,7 @@ from lakemark.converters.json.rendering import Rendering
 from lakemark.converters.json.rows import decode_rows
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import from_envelope
+from tests.kit import toy_positions
 from tests.kit.golden import samples
 from tests.kit.rendered_rows import with_modifiers
 
@@ -91,15 +92,28 @@ def test_members_of_other_versions_stay_where_they_are():
         samples(wrapped=False)["transaction_BEGIN"].value,
         samples(wrapped=False)["m_logical_message_transactional"].value,
         b'{"after":{},"source":{"connector":"mysql"}}',
+        b'{"after":{},"source":{"connector":""}}',
+        b'{"after":{},"source":{"connector":["postgresql"]}}',
         b'{"after":{},"source":{}}',
         b'{"after":{},"source":null}',
         b"[]",
         b"",
     ],
 )
-def test_what_is_no_event_of_postgres_is_no_template(value):
+def test_what_is_no_event_of_a_known_connector_is_no_template(value):
     with pytest.raises(ValueError, match="a template must be"):
         EnvelopeTemplate(value)
+
+
+def test_what_only_an_entry_of_the_log_has_is_for_its_database_to_say(monkeypatch):
+    toy_positions.use(monkeypatch)
+    source = {"connector": "toy", "block": 7, "row": 3, "lsn": 9}
+    template = EnvelopeTemplate(json.dumps({"after": {}, "source": source, "op": "c"}).encode())
+    place = toy_positions.POSITIONS.to_source(toy_positions.pack(0, (1 << 80) + 8, 5))
+    reading = Reading("public", "t", read_ns=1, written_ns=2, place=place)
+    (value,) = template.values(pa.array([b"{}"], pa.binary()), reading).to_pylist()
+    found = json.loads(value)["source"]
+    assert found == {"connector": "toy", "block": 8, "row": None, "lsn": 9}
 
 
 def test_the_schema_of_a_plain_record():

@@ -1,10 +1,12 @@
 """A second converter keeps the contract, and the pipeline runs on it without knowing."""
 
+import pickle
 import random
 
 import pytest
 
-from lakemark.converters.registry import CONVERTERS, JSON, converter_named
+from lakemark.converters.registry import CONVERTERS, JSON, converter_of
+from lakemark.model.decoding import ConverterChoice, ConverterOptions
 from tests.kit.connector_settings import parse
 from tests.kit.converter_contract import ConverterContract
 from tests.kit.memory_pipeline import Broker
@@ -12,6 +14,7 @@ from tests.kit.msgpack_converter import NAME, MsgpackConverter, PackedBroker, pa
 from tests.kit.shop import ORDERS, Shop, schema_of
 from tests.kit.whole_pipeline import ITEMS, Change, World
 
+PACKED = ConverterChoice(NAME)
 UNAVAILABLE = "__debezium_unavailable_value"
 
 
@@ -38,16 +41,65 @@ def test_a_connector_that_writes_so_is_read_so():
     settings = {"key.converter": java_class, "value.converter": java_class}
     found = parse(settings)
     assert [p.path for p in found.problems if not p.warning] == []
-    assert converter_named(found.settings) == NAME
-    assert converter_named(parse({}).settings) == JSON
+    assert found.converter.name == NAME
+    assert not found.wraps
+    assert parse({}).converter.name == JSON
     assert [p for p in parse({"value.converter": "x.Unknown"}).problems if not p.warning]
+
+
+def ciphered(**told: str):
+    """A connector whose records are MessagePack, with these options of its converter of values."""
+    (java_class,) = MsgpackConverter.java_classes
+    options = {f"value.converter.{name}": value for name, value in told.items()}
+    return {"key.converter": java_class, "value.converter": java_class, **options}
+
+
+def test_options_come_from_the_connector_and_before_it_from_the_pipeline_s_settings():
+    own = {"connect": {"url": "http://c:1", "connector": "shop"}, "converter": {"cipher": 7}}
+    for found, cipher in (
+        (parse(ciphered(cipher="3")), "3"),
+        (parse(ciphered(cipher="3"), source=own), "7"),
+        (parse(ciphered(cipher="${file:x:y}")), None),
+        (parse(ciphered(cipher="${file:x:y}"), source=own), "7"),
+        (parse(ciphered()), None),
+    ):
+        assert found.converter.options.get("value", "cipher") == cipher
+        assert "cipher" not in repr(found.converter), "it may be a secret"
+        assert pickle.loads(pickle.dumps(found.converter)) == found.converter
+    (problem,) = [p for p in parse(ciphered(cipher="odd")).problems if not p.warning]
+    assert problem.path == "connector: value.converter.cipher"
+
+
+def test_one_converter_serves_a_connector_and_another_one_another():
+    one, other = (
+        ConverterChoice(NAME, ConverterOptions(value=(("cipher", cipher),))) for cipher in "12"
+    )
+    assert converter_of(one) is converter_of(ConverterChoice(NAME, one.options))
+    assert converter_of(one) is not converter_of(other)
+
+
+def test_an_option_arrives_where_records_are_read(tmp_path, monkeypatch):
+    letters = []
+    monkeypatch.setattr("lakemark.tasks.dead_letter.write", lambda dead, **_: letters.extend(dead))
+    schema = schema_of(ORDERS, id="int8", v="text")
+    for name, cipher, values in (("a", "5", {1: "b"}), ("b", "0", {})):
+        choice = ConverterChoice(NAME, ConverterOptions(value=(("cipher", cipher),)))
+        (root := tmp_path / name).mkdir()
+        shop = Shop(root, PackedBroker(5), {ORDERS: schema}, converter=choice, attempts=1)
+        shop.put("c", 10, 1, v="a")
+        shop.put("u", 11, 1, v="b")
+        shop.run()
+        if values:
+            assert (shop.values(), letters) == (values, [])
+        else:
+            assert [letter.reason for letter in letters] == ["invalid-msgpack"] * 2
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_tables_are_equal_to_the_database(tmp_path, seed):
     dice, rows = random.Random(seed), {}
     schema = schema_of(ORDERS, id="int8", v="text", big="text")
-    shop = Shop(tmp_path, PackedBroker(), {ORDERS: schema}, converter=NAME)
+    shop = Shop(tmp_path, PackedBroker(), {ORDERS: schema}, converter=PACKED)
     for at in range(10, 70):
         key = dice.randrange(8)
         if key not in rows:
@@ -70,7 +122,7 @@ def test_a_record_of_another_form_is_a_dead_letter(tmp_path, monkeypatch):
     letters = []
     monkeypatch.setattr("lakemark.tasks.dead_letter.write", lambda dead, **_: letters.extend(dead))
     schema = schema_of(ORDERS, id="int8", v="text")
-    shop = Shop(tmp_path, PackedBroker(), {ORDERS: schema}, converter=NAME, attempts=1)
+    shop = Shop(tmp_path, PackedBroker(), {ORDERS: schema}, converter=PACKED, attempts=1)
     shop.put("c", 10, 1, v="a")
     Broker.put(shop.broker, f"shop.{ORDERS}", 0, b'{"id":2}', b'{"op":"c"}')
     shop.run()
@@ -81,7 +133,7 @@ def test_a_record_of_another_form_is_a_dead_letter(tmp_path, monkeypatch):
 def test_a_run_of_snapshots_meets_the_changes(tmp_path):
     """Changed keys of events meet those of chunks' rows, and window rows are seen."""
     rows = {ORDERS: {key: f"o{key}" for key in range(4)}, ITEMS: {1: "one", 7: "seven"}}
-    world = World(tmp_path, rows, broker=PackedBroker(), converter=NAME)
+    world = World(tmp_path, rows, broker=PackedBroker(), converter=PACKED)
     world.execute("r1", ORDERS, ITEMS)
     world.go(until=lambda: len(world.reads) >= 2)
     world.commit(Change("u", ORDERS, 0, "changed"), Change("d", ORDERS, 3))

@@ -15,6 +15,7 @@ import yaml
 from deltalake import Schema, write_deltalake
 
 from lakemark.cli import cli
+from lakemark.connectors.postgres.connector_settings import TRAITS
 from lakemark.connectors.postgres.schema_file import schemas_from_file
 from lakemark.connectors.registry import CONNECTORS
 from lakemark.connectors.suitability import problems_with
@@ -223,7 +224,7 @@ def test_signals_and_connectors_are_accepted(block, tmp_path):
     file = tmp_path / "lakemark.yaml"
     file.write_text(SMALL + "database: {url: postgresql://lakemark@localhost:5432/shop}\n")
     found = found.get("config", found)
-    assert list(problems_with(found, load(file, {}), kinds=CONNECTORS)) == []
+    assert list(problems_with(found, load(file, {}), kinds=CONNECTORS, traits=TRAITS)) == []
 
 
 @pytest.mark.parametrize("block", blocks("sql"), ids=str)

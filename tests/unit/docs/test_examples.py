@@ -16,6 +16,7 @@ import yaml
 from deltalake import write_deltalake
 
 from lakemark.cli.check import check
+from lakemark.connectors.postgres.connector_settings import TRAITS
 from lakemark.connectors.registry import CONNECTORS
 from lakemark.connectors.suitability import problems_with
 from lakemark.settings.config import load, load_with_origins
@@ -62,7 +63,7 @@ def test_validate_says_that_they_can_be_started(folder):
 def test_the_connector_fits_the_settings_and_the_database():
     connector = json.loads((EXAMPLES / "local" / "connector.json").read_text())
     config = load(EXAMPLES / "local" / "lakemark.yaml", SECRETS)
-    assert list(problems_with(connector, config, kinds=CONNECTORS)) == []
+    assert list(problems_with(connector, config, kinds=CONNECTORS, traits=TRAITS)) == []
     sql = (EXAMPLES / "local" / "setup.sql").read_text()
     tables = [name.removeprefix("public.") for name in connector["table.include.list"].split(",")]
     assert f"CREATE PUBLICATION {connector['publication.name']} FOR TABLE {', '.join(tables)};" in (

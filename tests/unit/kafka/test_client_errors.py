@@ -162,5 +162,9 @@ def test_parameters_that_the_database_s_client_does_not_know_are_found_offline()
     (problem,) = check(settings(database={"url": "postgresql://u@h/d?sslmod=require"}))
     assert problem.path == "database.url"
     assert "sslmod" in problem.message
+    (problem,) = check(settings(database={"url": "oracle://u:hush@h/d"}))
+    assert (problem.path, "hush" in problem.message) == ("database.url", False)
+    assert "postgresql://" in problem.message
+    assert check(settings(database={"url": "postgres://u@h/d"})) == []
     (problem,) = check(settings(database={"url": "postgresql://u:hush%zz@h/d"}))
     assert "hush" not in problem.message

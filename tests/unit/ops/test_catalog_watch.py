@@ -8,12 +8,14 @@ import msgspec
 import pytest
 
 from lakemark.connectors.catalog_changes import Action, Difference
-from lakemark.connectors.catalog_facts import ColumnFacts, PartFacts, SourceFacts
 from lakemark.connectors.connector import parse
+from lakemark.connectors.postgres.catalog_differences import MENDED, named
+from lakemark.connectors.postgres.catalog_facts import ColumnFacts, PartFacts, SourceFacts
+from lakemark.connectors.postgres.postgres_database import PostgresDatabase
 from lakemark.connectors.postgres.postgres_publication import publication_of
 from lakemark.errors import DependencyError, PipelineError
 from lakemark.ops import catalog_watch
-from lakemark.ops.catalog_watch import CatalogWatch, Seen, named, records
+from lakemark.ops.catalog_watch import CatalogWatch, Seen, records
 from lakemark.ops.status import CatalogChange
 from lakemark.settings.config import Config
 from lakemark.state.tables import (
@@ -65,7 +67,8 @@ def test_a_table_of_which_nothing_has_come_does_not_stop_and_its_reading_begins_
 
 
 def test_a_table_whose_first_delete_would_be_lost_stops_before_it():
-    changes = [difference(Action.STOP, "identity-without-key", what="no key")]
+    stop = difference(Action.STOP, "identity-without-key", what="no key")
+    changes = [dataclasses.replace(stop, at_once=True)]
     why = {"code": "identity-without-key", "reason": "no key", "hint": "mend it"}
     assert list(records(changes, state(), there=[T])) == [("table-stop", T, why)]
 
@@ -113,17 +116,19 @@ def test_what_was_mended_goes_on_and_is_read_again():
     )  # fmt: skip
     changes = [difference(Action.STOP, "not-published", table=U)]
     there = [T, U, "public.c", "public.d"]
-    assert [(kind, table) for kind, table, _ in records(changes, now, there=there)] == [
+    assert [
+        (kind, table) for kind, table, _ in records(changes, now, there=there, mended=MENDED)
+    ] == [
         ("table-resnapshot", T),
         ("table-resume", T),
     ]
-    assert list(records(changes, now, there=there, commanded={T})) == [], (
+    assert list(records(changes, now, there=there, commanded={T}, mended=MENDED)) == [], (
         "a batch has to come first"
     )
 
 
 def test_a_table_that_the_configuration_left_out_does_not_stop():
-    changes = [difference(Action.STOP, "identity-without-key")]
+    changes = [dataclasses.replace(difference(Action.STOP), at_once=True)]
     left = PipelineState(left={T: LeftOut(TableState())})
     assert list(records(changes, left, there=[T])) == []
 
@@ -205,7 +210,7 @@ def test_a_look_that_fails_says_so_and_keeps_what_was_seen(looks, monkeypatch):
 def test_the_oldest_changes_are_forgotten():
     made = [CatalogChange(T, "k", "nothing", str(n), "", n) for n in range(60)]
     seen = Seen(SourceFacts(), changes=tuple(made[40:]))
-    kept = seen.after(SourceFacts(), PipelineState(), made[:40]).changes
+    kept = Seen.after(seen, SourceFacts(), PipelineState(), made[:40]).changes
     assert [int(one.reason) for one in kept] == list(range(catalog_watch.KEPT))
 
 
@@ -227,7 +232,7 @@ def test_the_first_look_only_remembers(looks):
     watch.look()
     assert watch.has_seen(T)
     assert looks.said == []
-    assert msgspec.json.decode(looks.store.kept, type=Seen).facts == looks.now
+    assert Seen.of(looks.store.kept, PostgresDatabase).facts == looks.now.kept(None)
 
 
 def test_a_change_while_nothing_ran_is_seen_by_the_next_start_once(looks):
@@ -313,6 +318,33 @@ def test_a_look_that_fails_does_not_end_the_watch(looks, monkeypatch):
     assert watch.has_seen(T)
 
 
+def test_what_a_version_before_has_kept_is_read(looks):
+    """The form in which the slot's past stood beside the facts, and facts had none of their own."""
+    here = source(facts(), slot_sent=4)
+    gone = msgspec.structs.replace(facts("public.b", oid=5), oid=0)
+    kept = {"facts": here, "gone": {U: gone}, "had_slot": True, "changes": [], "waiting": []}
+    stored = msgspec.json.encode(kept)
+    assert b'"had_slot":true,"changes"' in stored
+    assert stored.count(b"had_slot") == 1
+    looks.store.kept = stored
+    seen = Seen.of(stored, PostgresDatabase)
+    assert (seen.facts, seen.gone) == (here, {U: gone})
+    type(looks).now = source(facts(), facts("public.b", oid=6))
+    looks.state = state(a=TableState(), b=TableState())
+    looks.watch().look()
+    assert looks.said == [("table-resnapshot", U)], "another table has the name of one that went"
+
+
+def test_a_slot_that_a_version_before_did_not_see_counts_as_lost(looks):
+    away = source(facts(), facts("public.b", oid=5))
+    looks.store.kept = msgspec.json.encode(
+        {"facts": msgspec.structs.replace(away, slot_present=False)}
+    )
+    type(looks).now = away
+    looks.watch().look()
+    assert looks.said == [("table-resnapshot", T), ("table-resnapshot", U)]
+
+
 def test_a_slot_that_comes_for_the_first_time_was_not_gone(looks):
     watch = looks.watch()
     here = source(facts())
@@ -363,7 +395,7 @@ def test_a_stop_is_not_said_again_before_a_batch_has_seen_it(looks):
 def test_a_look_that_cannot_be_read_is_none(looks):
     looks.store.kept = b"{"
     looks.watch().look()
-    assert msgspec.json.decode(looks.store.kept, type=Seen).facts.tables.keys() == {T}
+    assert Seen.of(looks.store.kept, PostgresDatabase).facts.tables.keys() == {T}
 
 
 @pytest.mark.parametrize(
@@ -420,7 +452,7 @@ def test_a_policy_s_word_waits_for_a_table_that_stands_still(
     assert looks.said == [*first, (expected, T)]
     made.look()
     assert len(looks.said) == 1 + len(first)
-    assert msgspec.json.decode(looks.store.kept, type=Seen).waiting == ()
+    assert Seen.of(looks.store.kept, PostgresDatabase).waiting == ()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from lakemark.connectors import connector
 from lakemark.connectors.postgres import positions as lsns
+from lakemark.connectors.postgres.connector_settings import TRAITS
 from lakemark.ops.doctor import facts_connector
 from lakemark.ops.doctor.checks_connector import (
     CommittedOffsets,
@@ -37,6 +38,7 @@ def facts(settings=(), **changes):
         name="shop",
         settings=all_settings,
         problems=connector.parse(all_settings, config=CONFIG).problems,
+        traits=TRAITS,
         state="RUNNING",
         tasks=RUNNING,
         version="4.1.0",

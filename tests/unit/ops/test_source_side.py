@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.connectors.database import SlotSeen
+from lakemark.connectors.postgres.connector_settings import TRAITS
+from lakemark.connectors.postgres.facts_database import NEAR, slot_seen
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.ops.connector_trace import last_cause
 from lakemark.ops.doctor.checks_connector import Task
 from lakemark.ops.source_side import (
-    NEAR,
     ConnectorSeen,
     Expected,
     SourceLook,
@@ -21,10 +21,10 @@ from lakemark.ops.source_side import (
 T = 1_800_000_000.0
 END = 1_000_000
 SETTINGS = {"slot.name": "shop", "publication.name": "shop_pub", "database.hostname": "db"}
-ALL = Expected("shop", "http://c/connectors/shop", SETTINGS, 10.0, database=True)
+ALL = Expected("shop", "http://c/connectors/shop", SETTINGS, 10.0, database=True, traits=TRAITS)
 BARE = replace(ALL, heartbeat_s=0.0, database=False)
 RUNS = ConnectorSeen("RUNNING", (Task(0, "RUNNING"),))
-SLOT = SlotSeen("shop", exists=True, end=END, active=True, confirmed=END, received=END)
+SLOT = slot_seen("shop", END, confirmed=END, received=END)
 WELL = SourceLook(T, RUNS, SLOT, heartbeat=T - 2)
 AWAY = DependencyError("Connect is away", code="connect-unavailable", hint="start it")
 MISSING = LakemarkError("no such connector", code="connector-missing", hint="name it")
@@ -91,16 +91,16 @@ TROUBLE = {
     ),
     "Connect away": (replace(WELL, connector=AWAY), ["connect-unavailable"], False),
     "no such connector": (replace(WELL, connector=MISSING), ["connector-missing"], True),
-    "no slot": (replace(WELL, slot=SlotSeen("shop", exists=False, end=END)), ["slot-missing"], True),
-    "the slot is lost": (replace(WELL, slot=replace(SLOT, lost=True)), ["slot-lost"], True),
-    "nobody reads": (replace(WELL, slot=replace(SLOT, active=False)), ["slot-inactive"], False),
+    "no slot": (replace(WELL, reader=slot_seen("shop", END, exists=False)), ["slot-missing"], True),
+    "the slot is lost": (replace(WELL, reader=slot_seen("shop", END, lost=True)), ["slot-lost"], True),
+    "nobody reads": (replace(WELL, reader=slot_seen("shop", END, active=False)), ["slot-inactive"], False),
     "stopped, and its slot dropped": (
-        SourceLook(T, connector("STOPPED"), SlotSeen("shop", exists=False, end=END)),
+        SourceLook(T, connector("STOPPED"), slot_seen("shop", END, exists=False)),
         ["connector-paused", "slot-missing"],
         True,
     ),
     "its silence is the connector's": (
-        replace(WELL, connector=AWAY, slot=replace(SLOT, active=False), heartbeat=T - 999),
+        replace(WELL, connector=AWAY, reader=slot_seen("shop", END, active=False), heartbeat=T - 999),
         ["connect-unavailable"],
         False,
     ),
@@ -155,7 +155,7 @@ def test_a_heartbeat_that_is_rare_by_intention_is_not_missed_early():
 
 
 def test_a_database_that_is_away_matters_where_nothing_else_shows_life():
-    away = replace(WELL, slot=DB_AWAY)
+    away = replace(WELL, reader=DB_AWAY)
     assert codes(after(away, replace(away, at=T + 5, heartbeat=T + 4))) == []
     mute = replace(ALL, heartbeat_s=0.0)
     assert codes(after(away, replace(away, at=T + 5), expected=mute)) == ["database-unavailable"]
@@ -171,7 +171,7 @@ def proven(*looks: SourceLook, expected: Expected = ALL) -> float | None:
 
 def slots(at: float, end: int, received: int | None, confirmed: int = 0) -> SourceLook:
     slot = replace(SLOT, end=end, received=received, confirmed=confirmed)
-    return replace(WELL, at=at, heartbeat=at, slot=slot)
+    return replace(WELL, at=at, heartbeat=at, reader=slot)
 
 
 def test_what_was_received_proves_the_newest_look_before_it():
@@ -198,7 +198,7 @@ def test_without_the_right_to_see_it_a_slot_that_is_near_is_well():
 def test_where_no_slot_can_be_seen_heartbeats_count_else_what_connect_says():
     for expected in (ALL, replace(ALL, database=False)):
         for slot in (None, DB_AWAY):
-            look = replace(WELL, slot=slot, heartbeat=T - 7)
+            look = replace(WELL, reader=slot, heartbeat=T - 7)
             assert proven(look, expected=expected) == T - 7
     assert proven(SourceLook(T, RUNS), expected=BARE) == T
     nothing = replace(BARE, place="")
@@ -258,8 +258,8 @@ CAUSES = {
 
 @pytest.mark.parametrize("trace", CAUSES)
 def test_the_last_cause_without_values(trace):
-    assert last_cause(trace, SETTINGS) == CAUSES[trace]
-    assert "secret" not in last_cause(trace, SETTINGS)
+    assert last_cause(trace, SETTINGS, TRAITS) == CAUSES[trace]
+    assert "secret" not in last_cause(trace, SETTINGS, TRAITS)
 
 
 @given(
@@ -268,5 +268,5 @@ def test_the_last_cause_without_values(trace):
 def test_what_is_quoted_is_never_shown(value, double):
     mark = '"' if double else "'"
     words = f"org.postgresql.util.PSQLException: ERROR: bad value {mark}xx{value}xx{mark} here"
-    shown = last_cause(words, SETTINGS)
+    shown = last_cause(words, SETTINGS, TRAITS)
     assert shown == "PSQLException: ERROR: bad value … here"

@@ -108,7 +108,7 @@ def test_what_each_of_them_says(connect, heartbeats):
     with source_watch.SourceWatch(found, connectors.read(found)) as watch:
         look = watch.look()
         assert (look.connector.worst, look.heartbeat) == ("RUNNING", 1_700_000_000.5)
-        assert look.slot.code == "database-unavailable"
+        assert look.reader.code == "database-unavailable"
         assert watch.gone(frozenset(["public.a"])) is None, "nobody says so"
         heartbeats["__debezium-heartbeat.shop"] = DependencyError("away", code="kafka-unavailable")
         connect.task = FAILED
@@ -131,7 +131,7 @@ def test_a_slot_of_which_only_connect_knows_the_name_is_not_asked_for(connect, h
     known = connectors.parse({**SETTINGS, "slot.name": "${file:x}"}, config=found)
     assert not source_watch.expected(found, known).database
     with source_watch.SourceWatch(found, known) as watch:
-        assert watch.look().slot is None
+        assert watch.look().reader is None
 
 
 def test_the_board_is_told_until_it_is_stopped(connect, heartbeats, monkeypatch, logs):

@@ -373,7 +373,7 @@ def test_a_wrong_value_from_the_environment_names_the_variable(write):
 @pytest.mark.parametrize(
     ("extra", "path", "words"),
     [
-        ("database: {url: 'mysql://u:hush-4hush@h/d'}", "database.url", "postgresql://"),
+        ("database: {url: 'u:hush-4hush@h/d'}", "database.url", "SCHEME://"),
         ("database: {url: x, password: [hush-4hush]}", "database.password", "string"),
         ("name2: hush-4hush", "name2", "not a setting"),
     ],
@@ -389,6 +389,19 @@ def test_a_password_among_the_parameters_of_an_address_is_refused(write, name):
     found = problems(write(SMALL + f"database: {{url: 'postgresql://h/d?{name}=hush-4hush'}}\n"))
     assert "database.password, such as ${file:" in found["database.url"].message
     assert "hush-4hush" not in found["database.url"].message
+
+
+def test_settings_of_the_converter_may_be_secrets(write):
+    told = "{schema.registry.url: 'http://r:8081', basic.auth.user.info: '${env:WHO}'}"
+    text = SMALL.replace("connector: shop}", f"connector: shop}}\n  converter: {told}", 1)
+    assert text != SMALL
+    config = load(write(text), {"WHO": "me:hush-4hush"})
+    assert config.source.converter_options() == {
+        "schema.registry.url": "http://r:8081",
+        "basic.auth.user.info": "me:hush-4hush",
+    }
+    assert config.secrets() == {"me:hush-4hush"}
+    assert "hush-4hush" not in repr(config)
 
 
 def test_secrets_that_are_missing_say_so(write, tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from lakemark.connectors.database import CapturedTables, SlotSeen
+from lakemark.connectors.database import CapturedTables, LogReader, Trouble
 from lakemark.connectors.postgres.catalog import CatalogColumn
 from lakemark.connectors.postgres.checks_database import (
     DatabaseFacts,
@@ -17,6 +17,7 @@ from lakemark.connectors.postgres.checks_database import (
     Slot,
 )
 from lakemark.connectors.postgres.checks_tables import Relation
+from lakemark.connectors.postgres.connector_settings import SLOT
 from lakemark.connectors.postgres.postgres import columns_of, schemas_of
 from lakemark.connectors.postgres.postgres_publication import unpublished
 from lakemark.connectors.postgres.postgres_session import Session, connect, translated
@@ -34,6 +35,12 @@ _SERVER: Final = """
 SELECT current_user::text, current_setting('server_version'), pg_is_in_recovery(),
        current_setting('wal_level'), pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')
 """
+NEAR: Final = 16 * 1024**2
+"""Bytes: one segment of the log, by default."""
+_NEW_SLOT: Final = (
+    "let the connector make a new one (restart it), then `lakemark snapshot start '.*'`: "
+    "changes of the time between are in no log"
+)
 _CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _SLOT: Final = """
 SELECT active, coalesce(wal_status, ''), safe_wal_size,
@@ -139,12 +146,48 @@ def database_facts(
         return DatabaseAnswers(facts, asking.relations())
 
 
+def slot_seen(
+    name: str,
+    end: int,
+    *,
+    exists: bool = True,
+    active: bool = True,
+    lost: bool = False,
+    confirmed: int | None = None,
+    received: int | None = None,
+) -> LogReader:
+    """Return the connector's slot as a reader of the log.
+
+    Args:
+        name: of the slot.
+        end: where the log ends.
+        exists: whether the server has it.
+        active: whether somebody reads from it.
+        lost: whether the server has given up what it kept for the slot.
+        confirmed: as `LogReader` has it.
+        received: as `LogReader` has it.
+    """
+    trouble = silence = None
+    if not exists:
+        reason = f"the database has no replication slot {name}"
+        trouble = Trouble("slot-missing", reason, _NEW_SLOT)
+    elif lost:
+        reason = f"the slot {name} is lost: the database has removed log that it needs"
+        trouble = Trouble("slot-lost", reason, f"drop the slot; {_NEW_SLOT}")
+    elif not active:
+        silence = Trouble("slot-inactive", f"nobody reads from the slot {name}: no changes come")
+    return LogReader(
+        name, end, active if exists else None, confirmed, received, NEAR, trouble, silence
+    )
+
+
 class DatabaseWatch:
     """One session that is asked again and again, and made anew after an error; for one thread.
 
     Args:
         database: where it is.
         name: the pipeline's.
+        slot: the connector's; empty where only Connect can tell it.
         within: how long connecting, and each statement, may take.
 
     Raises (every question):
@@ -152,20 +195,27 @@ class DatabaseWatch:
         ConfigError: it refuses us.
     """
 
-    def __init__(self, database: DatabaseConfig, name: str, *, within: timedelta) -> None:
+    def __init__(
+        self, database: DatabaseConfig, name: str, *, slot: str, within: timedelta
+    ) -> None:
         wait = min(database.connect_timeout, within)
         self._database = database.model_copy(update={"connect_timeout": wait})
-        self._name, self._within = name, within
+        self._name, self._slot, self._within = name, slot, within
         self._open = ExitStack()
         self._session: Session | None = None
 
-    def slot(self, name: str) -> SlotSeen | None:
+    def reader(self) -> LogReader | None:
         """Return the connector's slot as it is now; None on a standby, which has no say in it."""
-        (row,) = self._rows(_SLOT_NOW, name)
+        if not self._slot:
+            return None
+        (row,) = self._rows(_SLOT_NOW, self._slot)
         end, exists, active, lost, confirmed, received = row
-        return (
-            None if end is None else SlotSeen(name, exists, end, active, lost, confirmed, received)
-        )
+        if end is None:
+            return None
+        return slot_seen(
+            self._slot, end, exists=exists, active=active, lost=lost, confirmed=confirmed,
+            received=received,
+        )  # fmt: skip
 
     def there(self, tables: frozenset[str]) -> frozenset[str]:
         """Return those of the tables that the database has."""
@@ -233,7 +283,7 @@ class _Asking:
         return Publication(name, exists, mode)
 
     def slot(self) -> Slot | None:
-        name = self._connector.settings.get("slot.name", "debezium")
+        name = self._connector.settings.get(SLOT, "debezium")
         if "${" in name:
             return None
         row = _row(self._session, _SLOT, [name])

@@ -60,6 +60,8 @@ class PostgresPositions:
 
     width: Final = WIDTH
     fields: Final[Mapping[str, type]] = {"sequence": str, "lsn": int}
+    missing: Final = "no usable source.sequence (Debezium before 1.5, or source rewritten)"
+    of_entries: Final = ("txId", "lsn", "xmin", "origin", "origin_lsn")
 
     def from_source(
         self, fields: Mapping[str, Sequence[Any]], own: Sequence[bool] | None, epoch: int

@@ -1,13 +1,19 @@
 """PostgreSQL, as a `Database`: an object for each of its purposes."""
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
-from lakemark.connectors.catalog_facts import SourceFacts, TableFacts
+from lakemark.connectors.catalog_changes import (
+    NO_KEYS,
+    CatalogLook,
+    Difference,
+    SourceKeys,
+    TableLook,
+)
 from lakemark.connectors.database import (
     CapturedTables,
     ChunkReader,
@@ -24,6 +30,7 @@ from lakemark.connectors.database import (
     WindowWriter,
 )
 from lakemark.connectors.postgres import (
+    catalog_differences,
     checks_database,
     checks_tables,
     chunk_reader,
@@ -33,8 +40,10 @@ from lakemark.connectors.postgres import (
     postgres_windows,
     schema_file,
 )
+from lakemark.connectors.postgres.catalog_facts import SourceFacts, TableFacts
 from lakemark.connectors.postgres.chunk_reader import PostgresReader
 from lakemark.connectors.postgres.committed_offsets import committed_position
+from lakemark.connectors.postgres.connector_settings import SLOT, TRAITS, slot_of
 from lakemark.connectors.postgres.facts_database import DatabaseWatch, database_facts
 from lakemark.connectors.postgres.planned_tables import planned_tables
 from lakemark.connectors.postgres.postgres_fills import read_values
@@ -60,7 +69,10 @@ class PostgresDatabase(Database):
     def __init__(self, access: DatabaseAccess) -> None:
         self._access = access
 
-    reads_know_their_place = False
+    traits = TRAITS
+    look_form = SourceFacts
+    table_form = TableFacts
+    mended = catalog_differences.MENDED
     checks = tuple(dict.fromkeys((*checks_database.CHECKS, *checks_tables.CHECKS)))
 
     @staticmethod
@@ -168,27 +180,57 @@ class PostgresDatabase(Database):
 
     def log_watch(self, *, name: str, within: timedelta) -> LogWatch:
         """See `Database`."""
-        return DatabaseWatch(self._access.config, name, within=within)
+        slot = slot_of(self._access.connector)
+        return DatabaseWatch(self._access.config, name, slot=slot, within=within)
 
-    def look(self, wanted: Callable[[str], bool], *, known: Iterable[int] = ()) -> SourceFacts:
+    def look(
+        self, wanted: Callable[[str], bool], *, before: CatalogLook | None = None
+    ) -> SourceFacts:
         """See `Database`."""
         settings = self._access.connector
-        return postgres_facts.look(
+        known = _ours(before).tables.values() if before is not None else ()
+        found = postgres_facts.look(
             self._access.config,
             wanted,
             publication=publication_of(settings),
-            slot=settings.get("slot.name", "debezium"),
-            known=known,
+            slot=settings.get(SLOT, "debezium"),
+            known=[table.oid for table in known],
         )
+        return catalog_differences.named(found)
+
+    @staticmethod
+    def differences(
+        before: CatalogLook | None, now: CatalogLook, *, source_key: SourceKeys = NO_KEYS
+    ) -> list[Difference]:
+        """See `Database`."""
+        former = None if before is None else _ours(before)
+        return catalog_differences.differences(former, _ours(now), source_key=source_key)
+
+    @staticmethod
+    def are_fills(before: TableLook, now: TableLook, changes: Sequence[Difference]) -> bool:
+        """See `Database`."""
+        return catalog_differences.are_fills(_our_table(before), _our_table(now), changes)
 
     def missing_values(
-        self, facts: TableFacts, missing: Mapping[str, str]
+        self, table: TableLook, missing: Mapping[str, str]
     ) -> dict[str, pa.Array | None]:
         """See `Database`."""
-        ours = self._access
+        ours, facts = self._access, _our_table(table)
         return read_values(
             ours.config, facts.name, facts.oid, missing, ours.modes, settings=ours.connector
         )
+
+
+def _ours(look: CatalogLook) -> SourceFacts:
+    if not isinstance(look, SourceFacts):
+        raise TypeError("a look at another kind of database")
+    return look
+
+
+def _our_table(table: TableLook) -> TableFacts:
+    if not isinstance(table, TableFacts):
+        raise TypeError("a table of another kind of database")
+    return table
 
 
 class PostgresWindows:

@@ -1,4 +1,4 @@
-"""PostgreSQL: the catalog's facts of all captured tables, for `catalog_changes`.
+"""PostgreSQL: the catalog's facts of all captured tables, for `catalog_differences`.
 
 A few queries of one moment, none of them per table. They read the catalog's tables themselves, not
 functions that look into the server's caches: those answer as of now and not as of the moment, and
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import psycopg
 
-from lakemark.connectors.catalog_facts import (
+from lakemark.connectors.postgres.catalog_facts import (
     ColumnFacts,
     Numbers,
     PartFacts,

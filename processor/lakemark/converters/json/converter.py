@@ -1,7 +1,7 @@
 """Connect's JSON converter, as a `Converter`: each of its questions is answered elsewhere."""
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -13,16 +13,61 @@ from lakemark.converters.json.record_writer import JsonRecordWriter
 from lakemark.converters.json.rendering import Rendering
 from lakemark.converters.json.rows import decode_rows, may_have_placeholder
 from lakemark.model.columns import Column
-from lakemark.model.decoding import DecodedRange, Records, StretchPlan
+from lakemark.model.decoding import (
+    ConverterOptions,
+    DecodedRange,
+    Records,
+    Side,
+    StretchPlan,
+)
 from lakemark.model.events import Headers, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
+from lakemark.settings.layers import Mistake
+
+NO_OPTIONS: Final = ConverterOptions()
+_NULLS: Final = "replace.null.with.default"
+_SCHEMAS: Final = "schemas.enable"
 
 
 class JsonConverter:
     """See `Converter`. Images are the raw JSON of rows, schemas that of ``schema``."""
 
     java_classes = frozenset({"org.apache.kafka.connect.json.JsonConverter"})
+    without_schemas = "set schemas.enable=false of both converters"
+
+    def __init__(self, options: ConverterOptions = NO_OPTIONS) -> None:
+        self._options = options
+
+    def of(self, options: ConverterOptions) -> "JsonConverter":
+        """See `Converter`."""
+        return JsonConverter(options)
+
+    def problems(self, *, described: bool) -> Iterator[Mistake]:
+        """See `Converter`."""
+        if self._options.value is None:
+            return
+        if self._is_on("value", _NULLS):
+            yield Mistake(
+                f"value.converter.{_NULLS}",
+                "is not false: NULL in a column that has a default arrives as the default",
+                "set it to false",
+                warning=True,
+            )
+        if not self._is_on("value", _SCHEMAS) and not described:
+            yield Mistake(
+                f"value.converter.{_SCHEMAS}",
+                "is false, and without a schema the types of the columns cannot be known",
+                "add the section database, or source.schema_file, or set it to true",
+            )
+
+    def carries_schemas(self, side: Side) -> bool | None:
+        """See `Converter`: unless the connector says otherwise they do."""
+        told = self._options.key if side == "key" else self._options.value
+        return None if told is None else self._is_on(side, _SCHEMAS)
+
+    def _is_on(self, side: Side, name: str) -> bool:
+        return (self._options.get(side, name) or "true").lower() == "true"
 
     def headers(self, records: Records, plan: StretchPlan) -> Headers:
         """See `Converter`; positions are those of `envelope.positions_of`."""

@@ -547,7 +547,7 @@ def _positions(
         elif out.kind[at] in _NEEDS_POSITION:
             out.kind[at] = int(Kind.BAD)
             out.reason[at] = "missing-position"
-            out.detail[at] = "no usable source.sequence (Debezium before 1.5, or source rewritten)"
+            out.detail[at] = positions.missing_of(connector)
     return result
 
 

@@ -13,8 +13,8 @@ order) is taken from a real event of the same connector; what belongs to the row
 | op | ``r`` |
 | source.snapshot | ``incremental`` |
 | source.schema, source.table | the table's |
-| source.sequence | the stream's position while the row was read: last commit, last LSN |
-| source.txId, lsn, xmin, origin, origin_lsn | null: the row is no entry of the log |
+| `PositionRules.fields` of source | the stream's position while the row was read |
+| `PositionRules.of_entries` of source | null: the row is no entry of the log |
 | source.ts_ms, ts_us, ts_ns | when the row was read |
 | ts_ms, ts_us, ts_ns | when the record was written |
 """
@@ -28,9 +28,8 @@ import pyarrow as pa
 
 from lakemark.converters.json import json_texts as j
 from lakemark.converters.json.envelope import unwrapped
+from lakemark.model import positions
 
-CONNECTOR: Final = "postgresql"
-_NOT_OF_THE_LOG: Final = ("txId", "lsn", "xmin", "origin", "origin_lsn")
 _NULL: Final = b"null"
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -68,16 +67,17 @@ class EnvelopeTemplate:
             value: the value of any change event of any table of the connector, plain or wrapped.
 
         Raises:
-            ValueError: this is no change event of a connector for PostgreSQL.
+            ValueError: this is no change event of a connector whose positions are known.
         """
         try:
             envelope = _objects(unwrapped(value)[1])
             source = _objects(envelope["source"])
-            connector = msgspec.json.decode(source["connector"])
+            connector = msgspec.json.decode(source["connector"], type=str)
         except (msgspec.DecodeError, KeyError) as error:
             raise ValueError("a template must be the value of a change event") from error
-        if connector != CONNECTOR or "after" not in envelope:
-            raise ValueError(f"a template must be a change event of the connector {CONNECTOR}")
+        if not connector or connector not in positions.KINDS or "after" not in envelope:
+            raise ValueError("a template must be a change event of a connector that is supported")
+        self._of_entries = positions.rules_of(connector).of_entries
         self.members = {name: bytes(raw) for name, raw in envelope.items()}
         self._source = {name: bytes(raw) for name, raw in source.items()}
 
@@ -140,7 +140,7 @@ class EnvelopeTemplate:
             "schema": j.quoted(reading.schema).encode(),
             "table": j.quoted(reading.table).encode(),
             **{name: msgspec.json.encode(value) for name, value in reading.place.items()},
-            **dict.fromkeys(_NOT_OF_THE_LOG, _NULL),
+            **dict.fromkeys(self._of_entries, _NULL),
             **_times(reading.read_ns),
         }
         members = (_member(name, fixed.get(name, raw)) for name, raw in self._source.items())

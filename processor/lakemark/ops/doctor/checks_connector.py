@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from lakemark.connectors.connector_traits import SETTING, ConnectorTraits
 from lakemark.connectors.suitability import PARTS, WITHOUT_ROWS
 from lakemark.errors import ConfigError
 from lakemark.model.findings import Finding, clock, fine, of_problem, warning, wrong
@@ -16,7 +17,7 @@ from lakemark.settings.config import Config
 from lakemark.settings.layers import Mistake
 from lakemark.snapshot.output_frontier import HINT
 
-CHECKS: Final = ("connector", "connector setting")
+CHECKS: Final = ("connector", SETTING)
 COMMITTED: Final = "committed offset"
 
 _FLUSH: Final = (
@@ -59,11 +60,13 @@ class ConnectorFacts:
         cluster_id: of the worker's Kafka.
         skew_s: by how much the worker's clock is ahead of ours.
         committed: its committed offsets; None where nobody was asked.
+        traits: of its kind.
     """
 
     name: str
     settings: Mapping[str, str]
     problems: tuple[Mistake, ...]
+    traits: ConnectorTraits
     state: str = ""
     tasks: tuple[Task, ...] = ()
     version: str = ""
@@ -83,14 +86,14 @@ def findings(facts: ConnectorFacts, config: Config) -> list[Finding]:
         *_state(facts, config),
         *(_setting(problem) for problem in facts.problems),
         *_modes(facts.settings),
-        *_publication(facts.settings),
+        *facts.traits.findings(facts.settings),
         *_snapshot_mode(facts.settings),
         *_snapshot_parts(facts.settings),
         *_conversion(facts.settings),
-        *_heartbeat(facts.settings),
+        *_heartbeat(facts.settings, facts.traits),
         *_deletes(facts.settings),
         *_committed(facts, config),
-        fine("connector setting", "offset.flush.interval.ms", _FLUSH),
+        fine(SETTING, "offset.flush.interval.ms", _FLUSH),
     ]
 
 
@@ -133,7 +136,7 @@ def _committed(facts: ConnectorFacts, config: Config) -> Iterator[Finding]:
 
 
 def _setting(problem: Mistake) -> Finding:
-    return of_problem("connector setting", problem.path.removeprefix("connector: "), problem)
+    return of_problem(SETTING, problem.path.removeprefix("connector: "), problem)
 
 
 # --- is it running? --------------------------------------------------------------------------
@@ -148,7 +151,7 @@ def _state(facts: ConnectorFacts, config: Config) -> Iterator[Finding]:
     place = f"{connect.url.rstrip('/')}/connectors/{facts.name}"
     yield clock("Kafka Connect", facts.skew_s)
     if facts.state in {"PAUSED", "STOPPED"}:
-        reason = f"is {facts.state}: no events come, and the slot keeps the database's log"
+        reason = f"is {facts.state}: no events come, and {facts.traits.unread_log}"
         yield wrong("connector", facts.name, reason, f"curl -X PUT {place}/resume")
     elif facts.state != "RUNNING":
         yield _down(facts.name, f"is {facts.state or 'unknown'}", place)
@@ -159,7 +162,7 @@ def _state(facts: ConnectorFacts, config: Config) -> Iterator[Finding]:
         yield fine("connector", facts.name, f"RUNNING with {count}, Connect {facts.version}")
     for task in facts.tasks:
         if task.state not in {"RUNNING", "PAUSED"}:
-            cause = last_cause(task.trace, facts.settings)
+            cause = last_cause(task.trace, facts.settings, facts.traits)
             why = f" ({cause})" if cause else ""
             yield _down(facts.name, f"task {task.id} is {task.state}{why}", place)
 
@@ -178,48 +181,18 @@ def _down(name: str, reason: str, place: str) -> Finding:
 
 def _modes(settings: Mapping[str, str]) -> Iterator[Finding]:
     """Report modes that keep every value; `suitability` reports the others."""
-    check = "connector setting"
     try:
         modes = HandlingModes.from_connector(settings)
     except ConfigError:
         return
     if modes.decimal != "double":
-        yield fine(check, "decimal.handling.mode", f"{modes.decimal} keeps every digit")
+        yield fine(SETTING, "decimal.handling.mode", f"{modes.decimal} keeps every digit")
     if modes.time_precision not in {"connect", "isostring", "structured"}:
-        yield fine(check, "time.precision.mode", f"{modes.time_precision} keeps microseconds")
-
-
-def _publication(settings: Mapping[str, str]) -> Iterator[Finding]:
-    check, plugin = "connector setting", settings.get("plugin.name", "decoderbufs").strip()
-    if plugin != "pgoutput":
-        yield warning(
-            check,
-            "plugin.name",
-            f"{plugin} (Debezium's default) does not send truncates: a truncated table keeps its"
-            " rows",
-            "set plugin.name to pgoutput",
-        )
-        return
-    name = "publication.autocreate.mode"
-    mode = settings.get(name, "all_tables").strip().lower()
-    means = {
-        "all_tables": "all_tables: the publication has every table, and needs a superuser to make",
-        "filtered": "filtered: the connector keeps the publication to the tables it captures",
-        "disabled": "disabled: whoever adds a table adds it to the publication too",
-    }
-    if mode in means:
-        yield fine(check, name, means[mode])
-    else:
-        yield warning(
-            check,
-            name,
-            f"{mode}: the publication is made without tables, so none has events until it is added",
-            "set publication.autocreate.mode to filtered",
-        )
+        yield fine(SETTING, "time.precision.mode", f"{modes.time_precision} keeps microseconds")
 
 
 def _snapshot_mode(settings: Mapping[str, str]) -> Iterator[Finding]:
-    check, name = "connector setting", "snapshot.mode"
+    check, name = SETTING, "snapshot.mode"
     mode = settings.get(name, "initial").strip().lower()
     if mode == "initial_only":
         yield wrong(
@@ -240,8 +213,8 @@ def _snapshot_mode(settings: Mapping[str, str]) -> Iterator[Finding]:
         yield fine(
             check,
             name,
-            f"{mode}: rows older than the slot come by a snapshot of lakemark's, which it takes by "
-            "itself where `database` is set and `snapshot.incomplete` is not manual",
+            f"{mode}: rows from before the connector come by a snapshot of lakemark's, which it "
+            "takes by itself where `database` is set and `snapshot.incomplete` is not manual",
         )
     elif mode in {"initial", "when_needed"}:
         yield fine(check, name, f"{mode}: the connector reads the tables first")
@@ -256,7 +229,7 @@ def _snapshot_parts(settings: Mapping[str, str]) -> Iterator[Finding]:
     for name, left_out in PARTS.items():
         if any(setting.startswith(name) and settings[setting].strip() for setting in settings):
             yield warning(
-                "connector setting",
+                SETTING,
                 name,
                 f"the connector's own snapshot leaves out {left_out}",
                 "lakemark snapshot start TABLE",
@@ -267,7 +240,7 @@ def _conversion(settings: Mapping[str, str]) -> Iterator[Finding]:
     name = "event.converting.failure.handling.mode"
     mode = settings.get(name, "warn").strip().lower()
     what = "the connector stops at a" if mode == "fail" else "NULL stands for a"
-    yield fine("connector setting", name, f"{mode}: {what} value that it cannot convert")
+    yield fine(SETTING, name, f"{mode}: {what} value that it cannot convert")
 
 
 def heartbeat_s(settings: Mapping[str, str]) -> float:
@@ -276,16 +249,15 @@ def heartbeat_s(settings: Mapping[str, str]) -> float:
     return int(value) / 1000 if value.isdecimal() else 0.0
 
 
-def _heartbeat(settings: Mapping[str, str]) -> Iterator[Finding]:
+def _heartbeat(settings: Mapping[str, str], traits: ConnectorTraits) -> Iterator[Finding]:
     name = "heartbeat.interval.ms"
     if every_s := heartbeat_s(settings):
-        yield fine("connector setting", name, f"a heartbeat every {every_s * 1000:.0f} ms")
+        yield fine(SETTING, name, f"a heartbeat every {every_s * 1000:.0f} ms")
     else:
         yield warning(
-            "connector setting",
+            SETTING,
             name,
-            "there are no heartbeats: while the captured tables are silent, the slot keeps the log"
-            " that all others write, until the disk is full",
+            f"there are no heartbeats: while the captured tables are silent, {traits.silent_log}",
             "set heartbeat.interval.ms to 10000",
         )
 
@@ -293,4 +265,4 @@ def _heartbeat(settings: Mapping[str, str]) -> Iterator[Finding]:
 def _deletes(settings: Mapping[str, str]) -> Iterator[Finding]:
     value = settings.get("tombstones.on.delete", "true").strip().lower()
     reason = f"{value}: lakemark works with both"
-    yield fine("connector setting", "tombstones.on.delete", reason)
+    yield fine(SETTING, "tombstones.on.delete", reason)

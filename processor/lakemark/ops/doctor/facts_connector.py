@@ -28,15 +28,17 @@ def connector_facts(config: Config) -> ConnectorAnswers:
     """
     connector = connectors.read(config)
     if config.source.connect is None:
-        return ConnectorAnswers(
-            connector, ConnectorFacts(connector.name, connector.settings, connector.problems)
+        facts = ConnectorFacts(
+            connector.name, connector.settings, connector.problems, connector.traits
         )
+        return ConnectorAnswers(connector, facts)
     with ConnectRest(config.source.connect) as rest:
         status, worker = rest.status(), rest.worker()
     facts = ConnectorFacts(
         name=connector.name,
         settings=connector.settings,
         problems=connector.problems,
+        traits=connector.traits,
         state=status.state,
         tasks=tuple(Task(task.id, task.state, task.trace) for task in status.tasks),
         version=worker.version,

@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 
 from lakemark.converters import record_schema
 from lakemark.converters.converter import Converter, not_ready
-from lakemark.converters.registry import CONVERTERS, JSON
+from lakemark.converters.registry import converter_of
 from lakemark.errors import LakemarkError
 from lakemark.kafka.output_names import group_of, topic_of
 from lakemark.model import change_batch, positions
-from lakemark.model.decoding import DecodedRange, Records
+from lakemark.model.decoding import ANY_CONVERTER, ConverterChoice, DecodedRange, Records
 from lakemark.model.events import NOTHING_LEARNT, Headers, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import canonical_from_columns, stored
@@ -91,7 +91,7 @@ class OutputPlan:
     options: dict[str, str] = field(default_factory=dict)
     format: str = DELTA
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    converter: str = JSON
+    converter: ConverterChoice = ANY_CONVERTER
 
     def told(self, client: Mapping[str, Any]) -> "OutputPlan":
         """The plan with Kafka's settings, which do not travel with it."""
@@ -193,7 +193,7 @@ class _Known:
     @property
     def converter(self) -> Converter:
         """The converter that reads the events."""
-        return CONVERTERS[self.plan.converter]
+        return converter_of(self.plan.converter)
 
     def schema(self, at: int) -> TableSchema | None:
         """The schema of an event."""
@@ -338,7 +338,7 @@ class RowPublisher:
         return Style(
             plan.pipeline,
             self.table,
-            CONVERTERS[plan.converter],
+            converter_of(plan.converter),
             self.modes,
             learnt.joined(plan.learnt.of(self.table)),
             plan.wrapped,

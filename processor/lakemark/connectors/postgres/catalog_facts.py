@@ -1,10 +1,15 @@
 """The facts about the captured tables in PostgreSQL's catalog at one moment; pure.
 
-Two such moments are compared by `catalog_changes`. The facts are kept as JSON between two looks, so
-everything here is a plain value.
+Two such moments are compared by `catalog_differences`. The facts are kept as JSON between two
+looks, so everything here is a plain value.
 """
 
+from collections.abc import Mapping
+from typing import Self
+
 import msgspec
+
+from lakemark.connectors.catalog_changes import TableLook
 
 Numbers = tuple[int, ...]
 """Columns, each by its attnum."""
@@ -79,7 +84,7 @@ class PartFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One captured table.
+    """One captured table, as a `TableLook`.
 
     Attributes:
         oid: the table's own, whatever it is called.
@@ -136,6 +141,36 @@ class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
         return tuple(by_name[name] for name in names if name in by_name)
 
     @property
+    def column_names(self) -> tuple[str, ...]:
+        """See `TableLook`."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def numerics(self) -> frozenset[str]:
+        """See `TableLook`."""
+        return frozenset(column.name for column in self.columns if column.type == "numeric")
+
+    @property
+    def has_key(self) -> bool:
+        """See `TableLook`."""
+        return bool(self.key or self.unique_keys)
+
+    @property
+    def is_whole(self) -> bool:
+        """See `TableLook`: the publication has all of it."""
+        is_listed = self.column_list is None or {*self.column_names} <= {*self.column_list}
+        return self.published and not self.row_filter and is_listed
+
+    @property
+    def may_fill(self) -> bool:
+        """See `TableLook`."""
+        return self.kind == "r" and self.column_list is None
+
+    def forgotten(self) -> Self:
+        """See `TableLook`: a table's oid is never 0."""
+        return msgspec.structs.replace(self, oid=0)
+
+    @property
     def leaves(self) -> dict[int, PartFacts]:
         """The partitions that hold the table's rows; none of a table that holds them itself.
 
@@ -148,7 +183,7 @@ class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SourceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The server, the connector's slot and publication, and the captured tables that are there.
+    """The server, the connector's slot and publication, and the captured tables: a `CatalogLook`.
 
     Attributes:
         system: the server's identifier; "" where the user must not ask.
@@ -160,6 +195,8 @@ class SourceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
         slot_sent: so many transactions the slot has sent at least, a power of two or 0; -1 = not
             known.
         slot_counted_since: from when that is counted; another text after a crash or a reset.
+        had_slot: of what is kept, whether the slot was ever there; None of what was kept by a
+            version that did not say it: it counts as if it had been.
         publication: its name; "" if the connector needs none: then every table counts as published.
         publication_present: whether it is there.
         via_root: publish_via_partition_root.
@@ -177,6 +214,7 @@ class SourceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     slot_present: bool = False
     slot_sent: int = -1
     slot_counted_since: str = ""
+    had_slot: bool | None = None
     publication: str = ""
     publication_present: bool = False
     via_root: bool = False
@@ -188,3 +226,13 @@ class SourceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     def end(self) -> bytes:
         """The end of the log, as a position behind its epoch."""
         return self.lsn.to_bytes(8) + bytes(8)
+
+    def kept(self, before: "SourceFacts | None") -> "SourceFacts":
+        """See `CatalogLook`: of the log's end nothing, and whether there ever was a slot."""
+        had = self.slot_present or (before is not None and before.had_slot is not False)
+        return msgspec.structs.replace(self, lsn=0, had_slot=had)
+
+    def having(self, tables: Mapping[str, TableLook]) -> "SourceFacts":
+        """See `CatalogLook`."""
+        ours = {name: table for name, table in tables.items() if isinstance(table, TableFacts)}
+        return msgspec.structs.replace(self, tables=ours)

@@ -1,0 +1,57 @@
+"""What is peculiar to the connectors of one kind of database, as their settings show it. Pure.
+
+`suitability` and the doctor have the rules for settings that all of Debezium's connectors share.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from lakemark.model.findings import Finding
+from lakemark.settings.layers import Mistake
+
+Settings = Mapping[str, str]
+
+SETTING: Final = "connector setting"
+"""The check of what is found of a connector's settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorTraits:
+    """The traits of a kind of connector.
+
+    Attributes:
+        connector: their name in the `source` block of events.
+        schemes: that ``database.url`` may have; each is of one kind of database only.
+        example: a ``database.url``, to be shown.
+        reads_know_their_place: whether proofs of reads have a `place`: then no window rows are
+            written, and no signal table is needed.
+        container: what a table stands in, as the connector's lists call it: ``schema``.
+        naming: settings that name tables, or what holds or sends them, beside those of all
+            connectors: what they name must be known.
+        shown: settings whose values may be shown where a trace has them, beside those of all.
+        driver: beginnings of Java classes of errors whose messages tell what is wrong.
+        unread_log: what becomes of the log while the connector stands still: the end of a sentence.
+        silent_log: likewise while it runs without heartbeats and its tables do not change.
+        problems: why settings do not suit; paths are the settings' names.
+        findings: what should be known of settings besides; their check is `SETTING`.
+        has_reader: whether `LogWatch.reader` can say something of a connector with such settings.
+    """
+
+    connector: str
+    schemes: tuple[str, ...]
+    example: str
+    reads_know_their_place: bool
+    container: str
+    naming: tuple[str, ...]
+    shown: tuple[str, ...]
+    driver: tuple[str, ...]
+    unread_log: str
+    silent_log: str
+    problems: Callable[[Settings], Iterable[Mistake]]
+    findings: Callable[[Settings], Iterable[Finding]]
+    has_reader: Callable[[Settings], bool]
+
+    def is_of(self, url: str) -> bool:
+        """Return whether ``database.url`` leads to such a database, by its scheme."""
+        return url.partition(":")[0].lower() in self.schemes
