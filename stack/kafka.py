@@ -6,17 +6,18 @@ import subprocess
 import uuid
 from abc import abstractmethod
 from base64 import urlsafe_b64encode
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lakemark.settings.cache import cache_dir
 from lakemark.spark.jars import Progress, fetch
 from stack.java import java_command
 from stack.processes import Controlled, Server, StackError, free_port, wait_for
+from stack.topic_reader import TopicReader, ends_by
 
 JARS = Path(__file__).with_name("jars.json")
 MAX_MESSAGE_BYTES = 10 * 1024 * 1024
@@ -59,8 +60,6 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 """Settings of a broker for tests, wherever it runs; its addresses are its own."""
 
-_NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
-
 
 def kafka_jars(progress: Progress | None = None) -> list[Path]:
     """Return the class path of Kafka and Connect, fetching what is missing."""
@@ -71,6 +70,8 @@ class Broker(Controlled):
     """A Kafka broker as its clients see it: administration, topics and records."""
 
     name = "Kafka"
+
+    _asks: Consumer | None = None
 
     @property
     @abstractmethod
@@ -113,7 +114,7 @@ class Broker(Controlled):
 
     def topics(self) -> dict[str, int]:
         """Return all topics with their partition counts, internal ones included."""
-        listed = self.admin().list_topics(timeout=10).topics
+        listed = self._client().list_topics(timeout=10).topics
         return {name: len(topic.partitions) for name, topic in listed.items()}
 
     def end_offsets(self, topic: str) -> dict[int, int]:
@@ -121,29 +122,17 @@ class Broker(Controlled):
 
         A topic made a moment ago has no leader for a while: that is waited for.
         """
-        consumer = Consumer(self._client_settings(group_id=f"ends-{uuid.uuid4()}"))
-        try:
-            return self.ends_by(consumer, topic, range(self.topics()[topic]))
-        finally:
-            consumer.close()
+        return ends_by(self._client(), topic, range(self.topics()[topic]))
 
-    def ends_by(self, consumer: Consumer, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """Return what `end_offsets` does, as asked by a consumer that is there already."""
+    def reader(self, topic: str) -> TopicReader:
+        """Return what reads a topic as it grows."""
+        return TopicReader(self._client_settings(), topic)
 
-        def ends() -> dict[int, int] | None:
-            try:
-                return {
-                    partition: consumer.get_watermark_offsets(
-                        TopicPartition(topic, partition), timeout=10
-                    )[1]
-                    for partition in partitions
-                }
-            except KafkaException as error:
-                if error.args[0].code() not in _NO_LEADER_YET:
-                    raise
-                return None
-
-        return wait_for(ends, 15, f"a leader of {topic}") or {}
+    def _client(self) -> Consumer:
+        """The client that asks what is there: one for all questions, which cost less than it."""
+        if self._asks is None:
+            self._asks = Consumer(self._client_settings(group_id=f"asks-{uuid.uuid4()}"))
+        return self._asks
 
     def read(
         self, topic: str, *, count: int, deadline_s: float = 30, partition: int | None = None
@@ -268,6 +257,13 @@ class Kafka(Server, Broker):
             super().await_ready()
         finally:
             self._probe = None
+
+    def kill(self) -> None:
+        """End the broker at once, and the client that asked it."""
+        super().kill()
+        if self._asks is not None:
+            self._asks.close()
+            self._asks = None
 
 
 def _format(data: Path, settings: Path) -> None:

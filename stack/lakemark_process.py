@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from confluent_kafka import KafkaException
 
 from lakemark import failpoints
+from lakemark.kafka.client_settings import by_offset
 from lakemark.kafka.records import read_compacted
 from lakemark.settings.config import load
 from stack.java import find_java
 from stack.local import Database
 from stack.processes import Server, StackError, wait_for
+from stack.topic_reader import TopicReader
 
 Event = dict[str, Any]
 
@@ -117,8 +120,10 @@ class LakemarkProcess(Server):
         self.environment: dict[str, str] = {}
         self._reader = _Reader(self.log)
         self._batches = 0
+        self._progress: TopicReader | None = None
 
     def _prepare(self) -> None:
+        self._forget_progress()  # the configuration may be another one
         size = self.log.stat().st_size if self.log.exists() else 0
         self._reader = _Reader(self.log, offset=size)
         self._batches = 0
@@ -172,6 +177,11 @@ class LakemarkProcess(Server):
         code = self._process.wait()
         self.kill()  # its JVM may need a moment longer; nothing of a run outlives it here
         return code
+
+    def kill(self) -> None:
+        """SIGKILL for all of it; its progress topic is left too."""
+        super().kill()
+        self._forget_progress()
 
     def kill_group(self) -> None:
         """SIGKILL for driver and JVM only: Python workers find out when their pipe closes."""
@@ -250,14 +260,31 @@ class LakemarkProcess(Server):
 
     def progress(self) -> dict[str, Event]:
         """Return the records of the progress topic by table; `_pipeline` is the pipeline's own."""
-        config = load(self.config)
-        records = read_compacted(config, config.topics.progress)
-        named = {key.decode(): value for key, value in records.items()}
+        named = {key.decode(): value for key, value in self._newest().items()}
         return {
             name: json.loads(value)
             for name, value in named.items()
             if name == PIPELINE or not name.startswith("_")
         }
+
+    def _newest(self) -> dict[bytes, bytes]:
+        """The newest value of every key of the progress topic, read by a client that stays."""
+        if self._progress is None:
+            config = load(self.config)
+            self._progress = TopicReader(by_offset(config), config.topics.progress)
+        try:
+            records = self._progress.records()
+        except KafkaException:  # the brokers are away, or were when this client asked
+            self._forget_progress()
+            config = load(self.config)
+            return read_compacted(config, config.topics.progress)
+        found = {record.key(): record.value() for record in records}
+        return {key: value for key, value in found.items() if key is not None and value is not None}
+
+    def _forget_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
 
     def wait_for_progress(
         self, table: str, what: str, holds: Callable[[Event], bool], *, deadline_s: float = 60

@@ -19,7 +19,7 @@ from stack.processes import wait_for
 from tests.kit.nightly import nightly
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.running import SPARK, STATE_S
-from tests.kit.snapshots import Topic, kinds
+from tests.kit.snapshots import kinds
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 
@@ -141,7 +141,7 @@ def test_the_local_example_shows_what_its_page_says(shop: Database, folder: Path
 def signals_of_a_shell(shop: Database, folder: Path) -> None:
     """The lines for kcat are answered, and whoever listens sees the answers."""
     kafka = shop.stack.kafka
-    shell, answers = PageShell(folder / "shell", here=folder), Topic(kafka, "shop.notifications")
+    shell, answers = PageShell(folder / "shell", here=folder), kafka.reader("shop.notifications")
 
     def of(command: str) -> str:
         text = lines("examples/signals/README.md", command)

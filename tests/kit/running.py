@@ -144,16 +144,15 @@ class Running:
             "INSERT INTO debezium_signal VALUES (gen_random_uuid()::text, 'mark', '{}')"
             " RETURNING id"
         )
-        topic = self.database.topic("debezium_signal")
+        signals = kafka.reader(self.database.topic("debezium_signal"))
 
         def arrived() -> bool:
-            if topic not in kafka.topics():
-                return False
-            count = sum(kafka.end_offsets(topic).values())
-            records = kafka.read(topic, count=count) if count else []
-            return any(mark.encode() in (record.value() or b"") for record in records)
+            return any(mark.encode() in (record.value() or b"") for record in signals.records())
 
-        wait_for(arrived, STATE_S, "the last change to arrive in Kafka")
+        try:
+            wait_for(arrived, STATE_S, "the last change to arrive in Kafka")
+        finally:
+            signals.close()
 
     def dead_letters(self) -> list[Message]:
         """All dead letters so far."""

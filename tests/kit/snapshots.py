@@ -2,21 +2,19 @@
 
 import itertools
 import json
-import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Message
 
 from lakemark.settings.config import load
 from lakemark.snapshot import notifications, runs
 from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.runs import Chunk, Run
 from lakemark.state.progress import PAGE_PREFIX
-from stack.kafka import Kafka
 from stack.local import Database
 from stack.processes import StackError, wait_for
 from tests.kit.running import Running
@@ -41,61 +39,6 @@ Data = dict[str, Any]
 
 
 @dataclass
-class Topic:
-    """All records of a topic so far, read once; a topic that is not there yet is empty."""
-
-    kafka: Kafka
-    name: str
-    _records: list[Message] = field(default_factory=list)
-    _consumer: Consumer | None = None
-    _next: dict[int, int] = field(default_factory=dict)
-
-    def records(self) -> list[Message]:
-        """Read what has come since, up to the topic's end as of now."""
-        if self._consumer is None:
-            if self.name not in self.kafka.topics():
-                return self._records
-            self._consumer = self._subscribed()
-        for number, end in self.kafka.ends_by(self._consumer, self.name, [*self._next]).items():
-            self._read_to(number, end)
-        return self._records
-
-    def _subscribed(self) -> Consumer:
-        self._next = dict.fromkeys(self.kafka.end_offsets(self.name), 0)
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.kafka.bootstrap,
-                "group.id": f"test-{uuid.uuid4()}",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "log_level": 0,
-                "error_cb": lambda _: None,
-            }
-        )
-        consumer.assign([TopicPartition(self.name, number, 0) for number in self._next])
-        return consumer
-
-    def _read_to(self, number: int, end: int) -> None:
-        def reached() -> bool:
-            assert self._consumer is not None
-            for message in self._consumer.consume(10_000, timeout=0.05):
-                at = int(message.partition() or 0)
-                if message.error() is None:
-                    self._records.append(message)
-                    self._next[at] = int(message.offset() or 0) + 1
-                elif message.offset() is not None and message.offset() >= 0:  # the end
-                    self._next[at] = max(self._next[at], message.offset())
-            return self._next[number] >= end
-
-        wait_for(reached, 30, f"{self.name} to be read to {end}")
-
-    def close(self) -> None:
-        """Leave the topic."""
-        if self._consumer is not None:
-            self._consumer.close()
-
-
-@dataclass
 class Snapshots:
     """Sends signals to a pipeline and follows its topics."""
 
@@ -107,10 +50,10 @@ class Snapshots:
         config = load(self.running.lakemark.config)
         self.pipeline = config.name
         self.names = config.topics
-        self.notifications = Topic(kafka, self.names.notifications)
-        self.control = Topic(kafka, self.names.control)
-        self.chunks = Topic(kafka, self.names.chunks)
-        self.progress = Topic(kafka, self.names.progress)
+        self.notifications = kafka.reader(self.names.notifications)
+        self.control = kafka.reader(self.names.control)
+        self.chunks = kafka.reader(self.names.chunks)
+        self.progress = kafka.reader(self.names.progress)
         self._producer = kafka.producer()
 
     def __enter__(self) -> Self:
