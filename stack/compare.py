@@ -20,7 +20,7 @@ from psycopg import sql
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import Config, load
 from lakemark.sink import names
-from stack.expected import Column, Reading, columns_of, key_of, reading
+from stack.expected import Column, Reading, Types, columns_of, key_of, reading, types_of
 from stack.processes import StackError
 
 _PINNED: Final = (
@@ -142,13 +142,14 @@ class Comparer:
         found = []
         with psycopg.connect(self._dsn, options=_PINNED) as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            types = types_of(connection)
             for table in self._tables:
                 lake = self._open(table)
                 last = earlier.get(table)
                 if last and lake and last.version == lake.version():
                     found.append(last)
                 else:
-                    found.append(self._compare(connection, table, lake))
+                    found.append(self._compare(connection, table, lake, types))
         return Comparison(tuple(found))
 
     def wait_until_equal(self, batches: Batches, *, deadline_s: float) -> Comparison:
@@ -174,12 +175,16 @@ class Comparer:
         return DeltaTable(path, storage_options=options)
 
     def _compare(
-        self, connection: psycopg.Connection[Any], table: str, lake: DeltaTable | None
+        self,
+        connection: psycopg.Connection[Any],
+        table: str,
+        lake: DeltaTable | None,
+        types: Types,
     ) -> TableComparison:
         name = sql.Identifier(*table.split(".", 1)).as_string()
         key = key_of(connection, name)
         left_out = self._not_captured.get(table, ())
-        columns = [c for c in columns_of(connection, name) if c.name not in left_out]
+        columns = [c for c in columns_of(connection, name, types) if c.name not in left_out]
         readings = [reading(column, self._modes) for column in columns]
         rows = _source_rows(connection, name, columns, readings)
         at = [i for part in key for i, column in enumerate(columns) if column.name == part]

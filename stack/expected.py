@@ -86,9 +86,20 @@ ORDER BY k.place
 """
 
 
-def columns_of(connection: psycopg.Connection[Any], table: str) -> list[Column]:
+Types = dict[int, tuple[Any, ...]]
+"""What `pg_type` says, by oid."""
+
+
+def types_of(connection: psycopg.Connection[Any]) -> Types:
+    """Return all types of the database: for whoever asks for the columns of many tables."""
+    return {row[0]: row[1:] for row in connection.execute(_TYPES).fetchall()}
+
+
+def columns_of(
+    connection: psycopg.Connection[Any], table: str, types: Types | None = None
+) -> list[Column]:
     """Return the columns of a table, given as quoted SQL name."""
-    types = {row[0]: row[1:] for row in connection.execute(_TYPES).fetchall()}
+    types = types or types_of(connection)
     found = []
     for name, oid, typmod in connection.execute(_CATALOG, [table]).fetchall():
         typname, kind, base, own_typmod, element, category = types[oid]
