@@ -89,6 +89,8 @@ class ConnectRest:
             auth=self._signed if connect.username else None,
             timeout=connect.timeout.total_seconds(),
             transport=transport,
+            # To read the authorities of this machine takes longer than the answer.
+            verify=not connect.url.startswith("http://"),
         )
         self.backoff = 0.5
 
