@@ -325,6 +325,7 @@ class Supervisor:
             completes=config.snapshot.incomplete == "auto" and config.database is not None,
             own_rows=pipeline.connector.reads_rows,
             own_whole=pipeline.connector.reads_all_rows,
+            watch=config.source.watch_interval.total_seconds(),
         )
         world = Adapters(
             pipeline.runner,

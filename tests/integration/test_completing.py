@@ -31,6 +31,11 @@ def is_complete(record: dict[str, Any]) -> bool:
     return record.get("complete") == BY_SNAPSHOT
 
 
+def started(running: Running) -> None:
+    running.lakemark.environment["LAKEMARK_SOURCE__WATCH_INTERVAL"] = "1s"
+    running.lakemark.start()
+
+
 @pytest.fixture
 def filled(database: Database) -> Database:
     table(database, "old", rows=220)
@@ -42,7 +47,7 @@ def test_beside_a_connector_that_reads_no_rows(filled: Database, tmp_path):
     """Nothing happens in the source: not one event comes before the first run."""
     filled.start_connector(NO_ROWS)
     with Running(filled, tmp_path, AUTO) as running:
-        running.lakemark.start()
+        started(running)
         running.wait_equal("public.old", "public.empty")
         assert queued(running) == [["public.empty", "public.old"]]
         for name in ("public.old", "public.empty"):
@@ -62,7 +67,7 @@ def test_beside_a_connector_that_reads_them_itself(filled: Database, tmp_path):
     table(filled, "other.hidden", rows=40)
     filled.start_connector({"schema.include.list": "public"})
     with Running(filled, tmp_path, AUTO) as running:
-        running.lakemark.start()
+        started(running)
         running.wait_equal("public.old")
         filled.execute("INSERT INTO old VALUES (1000, 'streamed')")
         running.wait_equal("public.old", "public.empty")
@@ -78,7 +83,7 @@ def test_not_where_it_is_left_to_people(filled: Database, tmp_path):
     filled.start_connector(NO_ROWS)
     manual = {"snapshot": {**AUTO["snapshot"], "incomplete": "manual"}}
     with Running(filled, tmp_path, manual) as running:
-        running.lakemark.start()
+        started(running)
         filled.execute("INSERT INTO empty VALUES (1, 'v')")
         running.wait_equal("public.empty", deadline_s=STATE_S)
         assert queued(running) == []

@@ -25,6 +25,7 @@ def running(stack: Servers, tmp_path) -> Iterator[Running]:
             database.execute(f"INSERT INTO {table} SELECT n, n FROM generate_series(1, 500) n")
         database.start_connector(captures("public.b"))
         with Running(database, tmp_path, SNAPSHOT) as found:
+            found.lakemark.environment["LAKEMARK_SOURCE__WATCH_INTERVAL"] = "1s"
             found.lakemark.start()
             yield found
 

@@ -116,7 +116,10 @@ class SourceConfig(Section):
     )
     watch_interval: Duration = Field(
         timedelta(seconds=30),
-        description="between two looks at the database's catalog for what no event tells",
+        description=(
+            "between two looks at the database's catalog for what no event tells; if shorter than "
+            "30 s, also at the connector and for created tables"
+        ),
     )
 
     def converter_options(self) -> dict[str, str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-EVERY_S: Final = 30.0  # a created table is noticed so late; the catalog is asked for all tables
+EVERY_S: Final = 30.0  # a created table is noticed so late, or as `source.watch_interval` says
 AGAIN_S: Final = 5.0  # while the connector reads tables itself
 LONGEST_S: Final = 3600.0  # between two runs of a table that fails again and again
 NAME: Final = "complete-"
@@ -70,7 +70,7 @@ class Completing:
         if self._ends is None:
             self._ask(now)
         elif has_passed(stream.offsets, self._ends):
-            self._next = now + EVERY_S
+            self._next = now + min(EVERY_S, settings.watch)
             self._look(now)
 
     def _ask(self, now: float) -> None:

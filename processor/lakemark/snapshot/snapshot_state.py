@@ -37,6 +37,7 @@ class Settings:
         own_rows: whether the connector reads tables itself as it begins.
         own_whole: whether it reads all of their rows then.
         connector: `source.connector`: whose positions these are, see `positions.KINDS`.
+        watch: seconds between two looks for tables that are not complete, at most.
     """
 
     pipeline: str
@@ -51,6 +52,7 @@ class Settings:
     own_rows: bool = False
     own_whole: bool = True
     connector: str = ""
+    watch: float = 30.0
 
     @property
     def early(self) -> float:

@@ -51,6 +51,8 @@ class ChangedError(Exception):
 class Watch:
     """Looks at connector and catalog every now and then, in a thread of its own: answers take long.
 
+    They are looked at every 30 s, or every `source.watch_interval` where that is shorter.
+
     Attributes:
         changed: names of settings that differ from those of the start, or tables of which a column
             is written in another way; empty as long as there is none.
@@ -64,7 +66,8 @@ class Watch:
         *,
         every_s: float = EVERY_S,
     ) -> None:
-        self._config, self._connector, self._every_s = config, connector, every_s
+        self._config, self._connector = config, connector
+        self._every_s = min(every_s, config.source.watch_interval.total_seconds())
         self._forms = forms
         self._over = threading.Event()
         self.changed: tuple[str, ...] = ()

@@ -54,6 +54,16 @@ def test_a_table_that_was_created_is_read():
     assert world.stream.coverage(own_runs(world)[1].id, "public.new") >= set(range(7))
 
 
+def test_a_table_that_was_created_is_noticed_as_soon_as_the_catalog_is_looked_at():
+    world = world_of(watch=1.0)
+    world.start()
+    ended(world, 0)
+    world.database.keys["public.new"] = {1}
+    world.database.fingerprints["public.new"] = "f1"
+    world.go(5.0)
+    assert [run.names() for run in own_runs(world)] == [(ITEMS, ORDERS), ("public.new",)]
+
+
 def test_complete_ones_stopped_ones_and_those_of_another_run_are_left_alone():
     world = world_of()
     world.database.keys["public.b"] = world.database.keys["public.c"] = {1}

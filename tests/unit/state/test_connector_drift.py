@@ -1,6 +1,7 @@
 """A connector whose configuration changes: while lakemark runs, and between its runs."""
 
 import json
+from datetime import timedelta
 
 import pytest
 
@@ -91,6 +92,14 @@ def test_it_is_looked_at_again_and_again_until_it_has_changed(shop, file):
         file(table_include_list=ITEMS)
         wait_for(lambda: watch.changed, 10, "the change to be seen")
     assert watch.changed == ("table.include.list",)
+
+
+def test_it_is_looked_at_as_often_as_the_catalog_if_that_is_more_often(shop, file):
+    source = shop.config.source.model_copy(update={"watch_interval": timedelta(seconds=0.01)})
+    config = shop.config.model_copy(update={"source": source})
+    with Watch(config, read(config), Forms()).running() as watch:
+        file(table_include_list=ITEMS)
+        wait_for(lambda: watch.changed, 10, "the change to be seen")
 
 
 def test_the_query_is_started_again_with_the_connector_as_it_is(shop, monkeypatch):
