@@ -1,11 +1,13 @@
-"""Fixtures of the tests that need a PostgreSQL but no Kafka."""
+"""Fixtures of the tests that need a PostgreSQL but no Kafka, or a Kafka with rights but no others."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from stack.kafka import Kafka
 from stack.local import Database, Servers
 from tests.kit.servers import servers
+from tests.kit.strict_kafka import strict_kafka
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +22,14 @@ def source(server: Servers) -> Iterator[Database]:
     """A fresh database with a signal table."""
     with server.fresh_database() as fresh:
         yield fresh
+
+
+@pytest.fixture(scope="session")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """A broker with rights that makes no topics by itself; for tests whose rights name their own.
+
+    A test may kill it and start it again.
+    """
+    directory = tmp_path_factory.mktemp("strict")
+    with strict_kafka(directory, auto_create_topics_enable="false") as broker:
+        yield broker

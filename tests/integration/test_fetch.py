@@ -1,7 +1,5 @@
 """Ranges of a real broker's partitions, as tasks read them."""
 
-from collections.abc import Iterator
-
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -26,7 +24,6 @@ from stack.local import Servers
 from stack.processes import free_port
 from tests.integration.test_kafka_edge import config
 from tests.kit import kafka_acls
-from tests.kit.strict_kafka import strict_kafka
 
 pytestmark = pytest.mark.integration
 
@@ -208,12 +205,6 @@ def test_after_an_error_the_next_range_is_read(stack: Servers):
     next(begun)
     begun.close()
     assert topic.offsets(topic.range(10, 20)) == [*range(10, 20)]
-
-
-@pytest.fixture
-def strict(tmp_path) -> Iterator[Kafka]:
-    with strict_kafka(tmp_path) as broker:
-        yield broker
 
 
 def grant(broker: Kafka, kind: ResourceType, name: str, user: str) -> None:

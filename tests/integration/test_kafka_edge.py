@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.synchronize import Event
 
 import pytest
@@ -31,7 +31,6 @@ from stack.kafka import Kafka
 from stack.local import Servers
 from stack.processes import free_port, wait_for
 from tests.kit import kafka_acls
-from tests.kit.strict_kafka import strict_kafka
 
 pytestmark = pytest.mark.integration
 
@@ -318,12 +317,6 @@ def test_a_process_that_is_killed_loses_its_turn_with_its_session(ours: Config):
     finally:
         first.kill()
         first.join()
-
-
-@pytest.fixture
-def strict(tmp_path) -> Iterator[Kafka]:
-    with strict_kafka(tmp_path) as broker:
-        yield broker
 
 
 def test_a_group_that_may_not_be_joined_is_named_with_what_grants_it(strict: Kafka):

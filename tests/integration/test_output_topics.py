@@ -2,9 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (
@@ -28,7 +26,6 @@ from stack.processes import wait_for
 from tests.kit import kafka_acls
 from tests.kit.output_topics import OutputTopic, some
 from tests.kit.running import STATE_S
-from tests.kit.strict_kafka import strict_kafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -168,14 +165,6 @@ def test_the_topic_is_made_compacted_and_keys_stand_where_java_puts_them(
     assert made["max.message.bytes"].value == str(target.max_bytes)
 
 
-@pytest.fixture(scope="module")
-def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    """One that makes no topics by itself."""
-    directory = tmp_path_factory.mktemp("strict")
-    with strict_kafka(directory, auto_create_topics_enable="false") as broker:
-        yield broker
-
-
 def refused(target: OutputTarget, count: int = 2) -> TableError:
     with pytest.raises(TableError) as found:
         transaction.write(target, source(target), count + 1, some(*range(1, count + 1)))
@@ -248,23 +237,20 @@ def test_what_lakemark_may_not_do_is_named_with_what_grants_it(
     assert [int(one.value) for one in OutputTopic(strict, target.topic).read()] == [1, 2]
 
 
-def test_producers_outlive_a_broker_that_was_killed(tmp_path: Path):
+def test_producers_outlive_a_broker_that_was_killed(strict: Kafka):
     """Those of several tables at once, right after it is back, as tasks do."""
-    with strict_kafka(tmp_path) as broker:
-        broker.create_topic("shop.source", partitions=1)
-        client = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
-        targets = [
-            OutputTarget(f"clean{n}", f"g{n}", "shop.source", client=client) for n in range(4)
-        ]
-        place = MarkSource("shop.source", 0)
-        for target in targets:
-            assert transaction.write(target, place, 2, some(1)) == 1
-        broker.kill()
-        broker.start()
-        with ThreadPoolExecutor(len(targets)) as pool:
-            ended = [
-                pool.submit(transaction.write, target, place, 3, some(2)) for target in targets
-            ]
-            assert [one.result(STATE_S) for one in ended] == [1] * len(targets)
-        for target in targets:
-            assert [int(one.value) for one in OutputTopic(broker, target.topic).read()] == [1, 2]
+    first = on(strict)
+    targets = [
+        OutputTarget(f"{first.topic}{n}", f"{first.group}{n}", first.like, client=first.client)
+        for n in range(4)
+    ]
+    place = MarkSource(first.like, 0)
+    for target in targets:
+        assert transaction.write(target, place, 2, some(1)) == 1
+    strict.kill()
+    strict.start()
+    with ThreadPoolExecutor(len(targets)) as pool:
+        ended = [pool.submit(transaction.write, target, place, 3, some(2)) for target in targets]
+        assert [one.result(STATE_S) for one in ended] == [1] * len(targets)
+    for target in targets:
+        assert [int(one.value) for one in OutputTopic(strict, target.topic).read()] == [1, 2]

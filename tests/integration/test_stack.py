@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from stack.kafka import Kafka
 from stack.local import Database, LocalStack, Servers
 from stack.processes import Identity, StackError, wait_for
 from stack.watchdog import started
@@ -50,9 +51,9 @@ def test_connect_serves_the_committed_offset_of_the_connector(database: Database
     wait_for(passed, 30, "the connector's offset to pass the row")
 
 
-@ends_servers
-def test_a_killed_kafka_comes_back_on_its_port_with_its_data(stack: Servers):
-    kafka = stack.kafka
+def test_a_killed_kafka_comes_back_on_its_port_with_its_data(strict: Kafka):
+    """Not that of the session, whose connectors would all begin anew; `faults` kills that one."""
+    kafka = strict
     kafka.create_topic("kept", partitions=2)
     producer = kafka.producer()
     producer.produce("kept", b"before", partition=1)
