@@ -3,7 +3,6 @@
 import json
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from stack.java import java_command
 from stack.kafka import kafka_jars
 from stack.lakemark_process import write_config
 from stack.local import Database
+from tests.kit.command_line import invoke
 
 pytestmark = pytest.mark.integration
 
@@ -47,14 +47,11 @@ def user(database: Database) -> Iterator[str]:
 
 def doctor(file: Path) -> tuple[int, list[dict[str, str]]]:
     """Exit code, and what is not fine."""
-    done = subprocess.run(
-        [sys.executable, "-m", "lakemark", "doctor", "-c", str(file), "-o", "json"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = invoke("doctor", "-c", str(file), "-o", "json")
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)
     assert len(found) > 20
-    return done.returncode, [f for f in found if f["verdict"] != "ok"]
+    return done.exit_code, [f for f in found if f["verdict"] != "ok"]
 
 
 def configured(database: Database, directory: Path, user: str) -> Path:

@@ -1,8 +1,6 @@
 """Two tables of a real database with one plain name: both stream, are read and are planned."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from stack.local import Database
+from tests.kit.command_line import invoke
 from tests.kit.running import Running
 from tests.kit.snapshots import Snapshots
 
@@ -32,12 +31,9 @@ def rows(running: Running, name: tuple[str, str]) -> dict[int, str]:
 
 def said(running: Running, command: str) -> tuple[int, Any]:
     """Exit code and document of a command."""
-    done = subprocess.run(
-        [sys.executable, "-m", "lakemark", command, "-c", str(running.lakemark.config), "-o", "json"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = invoke(command, "-c", str(running.lakemark.config), "-o", "json")
     assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
+    return done.exit_code, json.loads(done.stdout)
 
 
 def test_each_is_planned_streamed_and_read_as_itself(database: Database, tmp_path: Path):

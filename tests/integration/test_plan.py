@@ -1,8 +1,6 @@
 """`lakemark plan` and `lakemark status` against the real stack: before, after, and after changes."""
 
 import json
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from lakemark.kafka.brokers import Cluster
 from lakemark.settings.config import load
 from stack.local import Database
 from stack.processes import free_port, wait_for
+from tests.kit.command_line import invoke
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SNAPSHOT
 
@@ -27,12 +26,9 @@ ROWS = 1000
 
 def command(file: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Exit code and document of a command."""
-    done = subprocess.run(
-        [sys.executable, "-m", "lakemark", *arguments, "-c", str(file), "-o", "json"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = invoke(*arguments, "-c", str(file), "-o", "json")
     assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
+    return done.exit_code, json.loads(done.stdout)
 
 
 def plan(file: Path) -> tuple[int, dict[str, Any]]:

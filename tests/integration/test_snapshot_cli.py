@@ -1,8 +1,6 @@
 """The snapshot commands against a real broker; a thread plays the pipeline's part."""
 
 import json
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -11,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import Result
 
 from lakemark.kafka.brokers import Cluster
 from lakemark.kafka.records import Tail, publish
@@ -19,6 +18,7 @@ from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, Signal, StopSnapshot, read
 from stack.local import Servers
+from tests.kit.command_line import invoke
 
 pytestmark = pytest.mark.integration
 
@@ -101,36 +101,35 @@ def file(stack: Servers, tmp_path: Path) -> Path:
     return path
 
 
-def lakemark(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lakemark", "snapshot", *arguments, "-c", str(file)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+def lakemark(file: Path, *arguments: str) -> Result:
+    return invoke("snapshot", *arguments, "-c", str(file))
 
 
 def test_a_snapshot_by_the_command_line(file: Path):
     never = lakemark(file, "start", "public.orders")
-    assert (never.returncode, never.stdout) == (1, "")
+    assert (never.exit_code, never.stdout) == (1, "")
     assert "not-started" in never.stderr
 
     config = load(file)
     with Cluster(config) as cluster:
         cluster.ensure_topics()
     alone = lakemark(file, "start", "public.orders", "--answer-within", "1s")
-    assert alone.returncode == 1
+    assert alone.exit_code == 1
     assert "no-answer" in alone.stderr
 
     with Pipeline(config).running() as pipeline:
         done = lakemark(
             file, "start", "public.orders", "--id", "r1", "--wait", "--filter", "id > 1"
         )
-        assert (done.returncode, done.stdout) == (0, "r1: completed\n"), done.stderr
+        assert (done.exit_code, done.stdout) == (0, "r1: completed\n"), done.stderr
         assert "public.orders: 3/3 chunks  100 %  30 rows  30 rows/s  SUCCEEDED" in done.stderr
 
         refused = lakemark(file, "start", "public.nope", "-o", "json")
-        assert refused.returncode == 1
+        assert refused.exit_code == 1
         assert json.loads(refused.stdout)["additional_data"]["code"] == "unknown-table"
 
         begun = lakemark(file, "start", "public.orders", "--id", "left")
-        assert begun.returncode == 0
+        assert begun.exit_code == 0
         assert "left: running" in begun.stdout
         ended = "left: aborted for public.orders\npublic.orders was not read: STOPPED\n"
         assert lakemark(file, "stop", "public.orders").stdout == ended
