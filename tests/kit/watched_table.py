@@ -1,8 +1,9 @@
 """A table that several engines read over and over: at every moment it is whole, and of one kind."""
 
 import importlib.util
+import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,7 +59,8 @@ def read_all_the_while(
 ) -> Iterator[set[str]]:
     """Several engines read while the block runs; the types of the column `v` that delta-rs saw.
 
-    They read once before it and once after it too: both its ends are seen, however fast it is.
+    All read once before it and once after it too: both its ends are seen, however fast it is.
+    In it each look is delta-rs's and that of one other, by turns.
 
     Args:
         path: of the table.
@@ -69,7 +71,7 @@ def read_all_the_while(
     wrong: list[object] = []
     over = threading.Event()
 
-    def look() -> None:
+    def look(others: Iterable[str] = readers) -> None:
         table = DeltaTable(path)
         rows = QueryBuilder().register("t", table).execute("SELECT id, v FROM t")
         found = pa.table(rows.read_all())
@@ -77,14 +79,17 @@ def read_all_the_while(
         ids = sorted(found.column("id").to_pylist())
         if len(ids) < at_least or len(set(ids)) != len(ids):
             wrong.append((table.version(), len(ids)))
-        for name, read in readers.items():
-            if sorted(read(path, table.version())) != ids:
-                wrong.append((table.version(), name))
+        wrong.extend(
+            (table.version(), name)
+            for name in others
+            if sorted(readers[name](path, table.version())) != ids
+        )
 
     def read() -> None:
+        turns = itertools.cycle(readers)
         while not over.is_set():
             try:
-                look()
+                look([*itertools.islice(turns, 1)])
             except Exception as error:  # noqa: BLE001
                 wrong.append(error)
             over.wait(REST_S)
