@@ -14,7 +14,7 @@ from tests.kit.browser import Visit, browser, required, visit
 from tests.kit.http_side import HttpSide
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.running import STATE_S, Running
-from tests.kit.snapshots import SNAPSHOT
+from tests.kit.snapshots import SNAPSHOT, windows_held_open
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
 
@@ -107,12 +107,6 @@ def test_a_running_pipeline_answers(database: Database, tmp_path: Path):
         found = {t["name"]: t["state"] for t in site.status()["tables"]}
         assert found == dict.fromkeys((ORDERS, "public.quiet", f"public.{LONG}"), "waiting")
 
-        asked = {"data-collections": [ORDERS], "delay": "200ms"}
-        signal = {"type": "execute-snapshot", "data": asked}
-        code, text = site.ask("/v1/signals", signal)
-        assert code == 202, text
-        run = json.loads(text)["id"]
-
         def in_flight() -> list[dict[str, Any]]:
             now = site.status()
             scans = [scan for run in now["snapshots"] for scan in run["tables"]]
@@ -122,7 +116,13 @@ def test_a_running_pipeline_answers(database: Database, tmp_path: Path):
                 else []
             )
 
-        chunk, *_ = wait_for(in_flight, STATE_S, "a chunk in flight between two windows")
+        asked = {"data-collections": [ORDERS], "delay": "200ms"}
+        signal = {"type": "execute-snapshot", "data": asked}
+        with windows_held_open(database):  # so that whoever looks does see a chunk on its way
+            code, text = site.ask("/v1/signals", signal)
+            assert code == 202, text
+            run = json.loads(text)["id"]
+            chunk, *_ = wait_for(in_flight, STATE_S, "a chunk in flight between two windows")
         assert chunk["state"] in {"read", "settling"}
         assert 0 < chunk["rows"] <= ROWS
 
