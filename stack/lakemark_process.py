@@ -131,9 +131,11 @@ class LakemarkProcess(Server):
     def _command(self) -> list[str]:
         # The shell's own pid becomes lakemark's, and so the number of its process group: Spark's
         # Python workers are in another one and are told this way whom a crash point kills.
-        arguments = ["run", "-c", str(self.config), *(["--once"] if self.once else [])]
         script = f'export {failpoints.GROUP}=$$; exec "$@"'
-        return ["/bin/sh", "-c", script, "sh", sys.executable, "-m", "lakemark", *arguments]
+        return ["/bin/sh", "-c", script, "sh", sys.executable, "-m", "lakemark", *self._arguments()]
+
+    def _arguments(self) -> list[str]:
+        return ["run", "-c", str(self.config), *(["--once"] if self.once else [])]
 
     def _environment(self) -> dict[str, str]:
         return {

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from stack import watchdog
 
@@ -131,6 +131,19 @@ class _Watchdog:
 _watchdog = _Watchdog()
 
 
+class Process(Protocol):
+    """A child process, as `subprocess.Popen` shows it."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs."""
+
+    def wait(self) -> int:
+        """Return the exit code when it has ended."""
+
+
 class Controlled(ABC):
     """A server that can be started, ended and held, whatever it runs in.
 
@@ -207,7 +220,7 @@ class Server(Controlled):
         self.log = log
         self.detached = detached
         self.identity: Identity | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     @abstractmethod
     def _prepare(self) -> None:
@@ -261,8 +274,15 @@ class Server(Controlled):
         self.directory.mkdir(parents=True, exist_ok=True)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._prepare()
+        self._process = self._launched()
+        self.identity = Identity(self._process.pid, watchdog.started(self._process.pid))
+        if not self.detached:
+            _watchdog.tell("+", self.identity)
+
+    def _launched(self) -> Process:
+        """Begin the process, in a session of its own, and return it."""
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            launched: subprocess.Popen[bytes] = subprocess.Popen(
                 self._command(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -271,9 +291,7 @@ class Server(Controlled):
                 start_new_session=True,
                 **self._popen_options(),  # type: ignore[call-overload]
             )
-        self.identity = Identity(self._process.pid, watchdog.started(self._process.pid))
-        if not self.detached:
-            _watchdog.tell("+", self.identity)
+        return launched
 
     def await_ready(self) -> None:
         """Return when the server answers.

@@ -18,6 +18,7 @@ from stack.compare import Comparer, Comparison, whole
 from stack.lakemark_process import Event, LakemarkProcess, write_config
 from stack.local import Database
 from stack.processes import wait_for
+from tests.kit.fork_server import ForkedLakemark
 
 # Deadlines, not durations: several times what a loaded machine with two cores needs.
 EQUAL_S = 480.0
@@ -63,8 +64,10 @@ class Running:
         own = {"spark": SPARK, "stream": STREAM, **self.overrides}
         sections = {**own, "snapshot": SNAPSHOT | own.get("snapshot", {})}
         config = write_config(self.database, self.directory, sections)
-        self.lakemark = LakemarkProcess(config)
-        if not self.spark:
+        if self.spark:
+            self.lakemark = LakemarkProcess(config)
+        else:
+            self.lakemark = ForkedLakemark(config)
             self.lakemark.environment[RUNNER] = LOCAL
 
     def __enter__(self) -> Self:

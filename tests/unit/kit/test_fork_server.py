@@ -1,0 +1,69 @@
+"""What is forked is as if it had been started: arguments, environment, outputs, end."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from stack.processes import wait_for
+from tests.kit.command_line import CONNECTOR, SMALL
+from tests.kit.fork_server import Forked, fork_server
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is started"),
+]
+
+ENDS_S = 60.0
+
+
+@pytest.fixture
+def forked(tmp_path):
+    """`lakemark` with these arguments: the process, what it prints and its errors."""
+
+    def begun(*arguments: str, **environment: str) -> tuple[Forked, Path, Path]:
+        printed, errors = tmp_path / "printed", tmp_path / "errors"
+        child = fork_server().fork(arguments, {**os.environ, **environment}, printed, errors)
+        return child, printed, errors
+
+    return begun
+
+
+def test_exit_codes_and_outputs_are_its_own(forked, tmp_path):
+    child, printed, errors = forked("config", "schema")
+    assert child.wait() == 0
+    assert printed.read_text().startswith("{")
+    assert errors.read_text() == ""
+    child, printed, errors = forked("no-such-command")
+    assert child.wait() == 2
+    assert "Usage: python -m lakemark" in errors.read_text()
+    assert child.poll() == child.returncode == 2
+
+
+def test_the_environment_is_what_it_was_given(forked, tmp_path):
+    config = tmp_path / "lakemark.yaml"
+    config.write_text(SMALL)
+    (tmp_path / "shop.json").write_text(json.dumps(CONNECTOR))
+    shown = []
+    for name in ("first", "second"):
+        child, printed, _ = forked(
+            "config", "show", "-c", str(config), "--output", "json", LAKEMARK_NAME=name
+        )
+        assert child.wait() == 0
+        shown.append(printed.read_text())
+        printed.unlink()
+    assert ["first" in said for said in shown] == [True, False]
+    assert ["second" in said for said in shown] == [False, True]
+
+
+def test_it_leads_its_own_group_and_is_known_to_have_been_killed(forked, tmp_path):
+    fifo = tmp_path / "never-written.yaml"
+    os.mkfifo(fifo)
+    child, *_ = forked("validate", "-c", str(fifo))
+    wait_for(lambda: os.getpgid(child.pid) == child.pid, ENDS_S, "its own group")
+    assert child.poll() is None
+    os.killpg(child.pid, signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
