@@ -28,7 +28,9 @@ ONCE_S = 600.0
 # Short runs: a JVM that compiles once is up and through its first batches in two thirds of the time,
 # and Spark's own compiler gives nothing back. `./dev demo` and the cluster have both.
 SPARK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": (
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms768m -Xmn384m -XX:MetaspaceSize=256m"
+    ),
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }

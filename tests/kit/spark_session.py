@@ -17,25 +17,24 @@ def session() -> Iterator["SparkSession"]:
     """Start one, with Delta and the stores of lakemark's; ask for `java_home` before."""
     from pyspark.sql import SparkSession
 
+    from lakemark.spark.class_archive import class_archive
     from lakemark.spark.jars import runtime_jars
+    from lakemark.spark.session import JAVA_OPTIONS, LOCAL_CHECKPOINT, SETTINGS
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    found = runtime_jars()
+    archive = class_archive(found)
+    known = archive.options() if archive.is_there() else ""  # a pipeline that was stopped left it
     started = (
         SparkSession.builder.master("local[2]")
-        .config(map=SPARK)
-        .config("spark.jars", ",".join(map(str, runtime_jars())))
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config(
-            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-        )
+        .config(map=SETTINGS | LOCAL_CHECKPOINT | SPARK)
+        .config(JAVA_OPTIONS, f"{known} {SPARK[JAVA_OPTIONS]}".strip())
+        .config("spark.driver.extraClassPath", os.pathsep.join(map(str, found)))
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.databricks.delta.snapshotPartitions", "2")
-        .config("spark.sql.streaming.stateStore.providerClass", provider)
-        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-        .config("spark.sql.execution.arrow.maxBytesPerBatch", "2147483647")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
+        # VACUUM has as many tasks, 10,000 of them by default.
+        .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
         .config("spark.driver.memory", "1500m")
         .getOrCreate()
     )
