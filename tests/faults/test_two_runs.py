@@ -5,6 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from lakemark.sink.table_sink import batch_of
 from lakemark.state import checkpoint
 from stack import every_type, shop
 from stack.lakemark_process import LakemarkProcess
-from stack.local import Database
+from stack.local import Servers
 from stack.processes import wait_for
 from stack.workload import Workload
 from tests.kit.nightly import NIGHTLY
@@ -27,7 +28,8 @@ from tests.kit.snapshots import Snapshots
 TAKEN_OVER_S = 90.0
 ENDED_S = 15.0  # beyond the grace time: Spark and its workers go down
 TOLD = ("public.orders", "public.customers", "public.line_items", f"public.{shop.ODD}")
-BULK = "INSERT INTO bulk SELECT n, repeat(md5(n::text), 9) FROM generate_series(1, 180000) AS n"
+ROWS = 180_000
+BULK = "INSERT INTO bulk SELECT n, repeat(md5(n::text), 9) FROM generate_series({}, {}) AS n"
 # Several batches of `BULK`: each lasts for seconds, and ends within the grace time on any machine.
 # Grace time and `ENDED_S` together are what `LakemarkProcess.stop` waits.
 PACED = {**STREAM, "max_events_per_batch": 40_000, "stop_grace": "45s"}
@@ -35,67 +37,136 @@ PACED = {**STREAM, "max_events_per_batch": 40_000, "stop_grace": "45s"}
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.fixture
-def both(database: Database, tmp_path) -> Iterator[tuple[Running, LakemarkProcess]]:
-    """A pipeline that runs, and a second process that stands by."""
-    with database.connect() as connection:
-        shop.create(connection, every=every_type.Limits.of({}))
-        shop.fill(connection, scale=0.02)
-        connection.execute("CREATE TABLE bulk (id int PRIMARY KEY, note text)")
-        connection.execute("INSERT INTO bulk VALUES (0, '')")
-    database.start_connector()
-    sections = {"output": {"topic_prefix": f"{database.name}.clean"}, "stream": PACED}
-    with Running(database, tmp_path, sections, spark=NIGHTLY) as running:
-        running.lakemark.start()
-        running.lakemark.wait_for_batch(STATE_S)
-        second = LakemarkProcess(running.lakemark.config, log=tmp_path / "second.log")
-        second.environment |= running.lakemark.environment
-        try:
-            second.spawn()
-            standby = second.wait_for_event("pipeline.standby", STATE_S)
-            assert running.lakemark.identity is not None
-            assert standby["pid"] == running.lakemark.identity.pid
-            yield running, second
-        finally:
-            second.kill()
+@dataclass
+class Pair:
+    """A pipeline and the two processes that could run it.
+
+    Attributes:
+        running: the pipeline; its `lakemark` is one of the two.
+        first: the process that runs it.
+        second: the one that stands by.
+    """
+
+    running: Running
+    first: LakemarkProcess
+    second: LakemarkProcess
+
+    def change_places(self) -> None:
+        """The second runs it from now on."""
+        self.first, self.second = self.second, self.first
 
 
-def test_the_second_takes_over_when_the_first_is_killed(both):
-    running, second = both
+@pytest.fixture(scope="module")
+def pair(stack: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """A pipeline that runs, and a second process that stands by; for the tests in their order."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    with stack.fresh_database() as database:
+        with database.connect() as connection:
+            shop.create(connection, every=every_type.Limits.of({}))
+            shop.fill(connection, scale=0.02)
+            connection.execute("CREATE TABLE bulk (id int PRIMARY KEY, note text)")
+            connection.execute("INSERT INTO bulk VALUES (0, '')")
+        database.start_connector()
+        sections = {"output": {"topic_prefix": f"{database.name}.clean"}, "stream": PACED}
+        with Running(database, folder, sections, spark=NIGHTLY) as running:
+            first, config = running.lakemark, running.lakemark.config
+            first.start()
+            first.wait_for_batch(STATE_S)
+            second = type(first)(config, log=folder / "second.log")
+            second.environment |= first.environment
+            try:
+                second.spawn()
+                standby = second.wait_for_event("pipeline.standby", STATE_S)
+                assert first.identity is not None
+                assert standby["pid"] == first.identity.pid
+                yield Pair(running, first, second)
+            finally:
+                second.kill()
+
+
+def test_a_process_that_slept_in_a_batch_writes_nothing_after_it_was_superseded(pair: Pair):
+    running, first, second = pair.running, pair.first, pair.second
     with Workload(running.database.dsn, writers=2, rows_per_s=300) as workload:
-        running.lakemark.wait_for_batch(STATE_S)
-        assert not second.events("batch.done")
-        killed = time.monotonic()
-        running.lakemark.kill()
-        second.wait_for_event("pipeline.streaming", TAKEN_OVER_S)
-        print(f"taken over {time.monotonic() - killed:.1f} s after the kill")
+        first.wait_for_batch(STATE_S)
+        running.database.execute(BULK.format(1, ROWS))
+        wait_for(lambda: running.rows("public.bulk").num_rows > 1, STATE_S, "some of many rows")
+        paused_in_a_batch(pair)
+        second.wait_for_event("pipeline.streaming", STATE_S)
         second.wait_for_batch(STATE_S)
+        with Snapshots(running) as snapshots:
+            asked = snapshots.start("public.no_such_table")
+            snapshots.ended(asked)
+        seen = len(first.events("batch.done"))
+        first.resume()
+        first.wait_for_event("pipeline.superseded", STATE_S)
+        workload.stop()
+    running.wait_drained()
+    running.comparer().wait_until_equal(second, deadline_s=STATE_S * 2)
+    assert len(first.events("batch.done")) == seen, "it went on"
+    with Snapshots(running) as snapshots:
+        assert len(snapshots.notes(asked)) == 1, "it answered once more"
+    assert first.is_running, "it stands by"
+    told_in_order(running)
+    bulk = OutputTopic.of(running, "public.bulk")
+    assert len(bulk.read()) == running.rows("public.bulk").num_rows
+    assert bulk.steps_back() == []
+    twice = [one for one, times in Counter(transactions(running)).items() if times > 1]
+    assert twice == [], "both have committed"
+    pair.change_places()
+
+
+def test_the_second_takes_over_when_the_first_is_killed(pair: Pair):
+    running, first, second = pair.running, pair.first, pair.second
+    before = len(second.events("pipeline.streaming"))  # it may have run before
+    with Workload(running.database.dsn, writers=2, rows_per_s=300, seed=2) as workload:
+        first.wait_for_batch(STATE_S)
+        done = len(second.events("batch.done"))
+        first.wait_for_batch(STATE_S)
+        assert len(second.events("batch.done")) == done, "both run it"
+        killed = time.monotonic()
+        first.kill()
+        wait_for(
+            lambda: len(second.events("pipeline.streaming")) > before, TAKEN_OVER_S, "the takeover"
+        )
+        print(f"taken over {time.monotonic() - killed:.1f} s after the kill")
+        wait_for(lambda: len(second.events("batch.done")) > done, STATE_S, "a batch of the second")
         workload.stop()
     running.wait_drained()
     running.comparer().wait_until_equal(second, deadline_s=STATE_S * 2)
     told_in_order(running)
-    # Told to end in the middle of a batch, it ends the batch, and leaves a checkpoint that goes on.
-    running.database.execute(BULK)
-    wait_for(lambda: running.rows("public.bulk").num_rows > 1, STATE_S, "some of many rows")
+    pair.change_places()
+
+
+def test_told_to_end_in_a_batch_it_ends_the_batch_and_leaves_a_checkpoint_that_goes_on(
+    pair: Pair,
+):
+    """And one that a newer version has made is refused; the last of these tests."""
+    running, process = pair.running, pair.first
+    pair.second.kill()
+    rows = running.rows("public.bulk").num_rows
+    running.database.execute(BULK.format(ROWS + 1, 2 * ROWS))
+    wait_for(lambda: running.rows("public.bulk").num_rows > rows, STATE_S, "some of many rows")
     batch = batch_under_way(running)
-    told = time.time()
-    second.stop()
-    seconds, grace = ended_at(second) - told, load(second.config).stream.stop_grace
+    failed, told = process.events("pipeline.degraded"), time.time()
+    process.stop()
+    seconds, grace = ended_at(process) - told, load(process.config).stream.stop_grace
     print(f"drained and ended {seconds:.1f} s after SIGTERM")
     assert seconds < grace.total_seconds() + ENDED_S
-    (drained,) = second.events("pipeline.drained")
+    (drained,) = process.events("pipeline.drained")
     assert drained["whole"]
     assert drained["batch"] >= batch, "it was given up"
     assert newest_batch(running) <= drained["batch"], "another one was begun"
     assert (running.directory / "checkpoint" / "commits" / str(drained["batch"])).exists()
-    assert not second.events("pipeline.degraded")
-    Workload(running.database.dsn, writers=2, seed=2).run_for(2)
+    assert process.events("pipeline.degraded") == failed
+    Workload(running.database.dsn, writers=2, seed=3).run_for(2)
     running.wait_drained()
-    running.equal_after_once()
+    assert process.run_once() == 0
+    found = running.compare()
+    assert found.is_equal, str(found)
     made_by_a_newer_version(running)
-    assert second.run_once() == 1
-    assert "has format 99, this version of lakemark reads" in second.log_tail()
-    assert "start the version of lakemark that wrote it" in second.log_tail()
+    assert process.run_once() == 1
+    assert "has format 99, this version of lakemark reads" in process.log_tail()
+    assert "start the version of lakemark that wrote it" in process.log_tail()
 
 
 def ended_at(process: LakemarkProcess) -> float:
@@ -147,14 +218,14 @@ def batch_under_way(running: Running) -> int:
     return found[0]
 
 
-def paused_in_a_batch(running: Running) -> None:
-    """The process stands still in a batch whose tasks are not through, with the owner to ask for."""
+def paused_in_a_batch(pair: Pair) -> None:
+    """The first stands still in a batch whose tasks are not through, with the owner to ask for."""
     while True:
-        batch = batch_under_way(running)
-        running.lakemark.pause()
-        if all(batch_of(v) < batch for _, v in transactions(running, ["public.bulk"])):
+        batch = batch_under_way(pair.running)
+        pair.first.pause()
+        if all(batch_of(v) < batch for _, v in transactions(pair.running, ["public.bulk"])):
             return
-        running.lakemark.resume()  # it was through with the largest table just then
+        pair.first.resume()  # it was through with the largest table just then
 
 
 def transactions(running: Running, tables: Sequence[str] = ()) -> list[tuple[str, int]]:
@@ -172,45 +243,3 @@ def transactions(running: Running, tables: Sequence[str] = ()) -> list[tuple[str
 def newest_batch(running: Running) -> int:
     """The newest batch that any table has something of."""
     return max(batch_of(version) for _, version in transactions(running))
-
-
-def test_a_process_that_slept_in_a_batch_writes_nothing_after_it_was_superseded(both):
-    running, second = both
-    first = running.lakemark
-    with Workload(running.database.dsn, writers=2, rows_per_s=300) as workload:
-        first.wait_for_batch(STATE_S)
-        running.database.execute(BULK)
-        wait_for(lambda: running.rows("public.bulk").num_rows > 1, STATE_S, "some of many rows")
-        paused_in_a_batch(running)
-        second.wait_for_event("pipeline.streaming", STATE_S)
-        second.wait_for_batch(STATE_S)
-        with Snapshots(running) as snapshots:
-            asked = snapshots.start("public.no_such_table")
-            snapshots.ended(asked)
-        seen = len(first.events("batch.done"))
-        first.resume()
-        first.wait_for_event("pipeline.superseded", STATE_S)
-        workload.stop()
-    running.wait_drained()
-    running.comparer().wait_until_equal(second, deadline_s=STATE_S * 2)
-    assert len(first.events("batch.done")) == seen, "it went on"
-    with Snapshots(running) as snapshots:
-        assert len(snapshots.notes(asked)) == 1, "it answered once more"
-    assert first.is_running, "it stands by"
-    told_in_order(running)
-    bulk = OutputTopic.of(running, "public.bulk")
-    assert len(bulk.read()) == running.rows("public.bulk").num_rows
-    assert bulk.steps_back() == []
-    twice = [one for one, times in Counter(transactions(running)).items() if times > 1]
-    assert twice == [], "both have committed"
-    second.kill()
-    first.wait_for_event(
-        "pipeline.streaming", STATE_S, where=lambda event: event is not streams(first)[0]
-    )
-    Workload(running.database.dsn, writers=2, seed=2).run_for(2)
-    running.wait_drained()
-    running.wait_equal()
-
-
-def streams(process: LakemarkProcess) -> list[dict]:
-    return process.events("pipeline.streaming")
