@@ -24,7 +24,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -343,7 +343,13 @@ def grown(samples: Sequence[Sample], *, grows: bool = True) -> list[str]:
 
 
 def soak(
-    *, minutes: float, seed: int, rate: float, say: Callable[[str], None], most: float = math.inf
+    *,
+    minutes: float,
+    seed: int,
+    rate: float,
+    say: Callable[[str], None],
+    most: float = math.inf,
+    servers: LocalStack | None = None,
 ) -> tuple[Verdict, list[Sample]]:
     """Run a soak and return what it has found.
 
@@ -353,12 +359,14 @@ def soak(
         rate: rows that writers change in a second.
         say: told what happens, in a few words.
         most: so many faults at most, for who wants no whole soak.
+        servers: those that run already, brought back after each fault; else some of its own.
 
     Raises:
         StackError: a server or lakemark could not be started or brought back.
     """
+    own = LocalStack(name="soak", quick=minutes < 15, progress=say) if servers is None else None
     with (
-        LocalStack(name="soak", quick=minutes < 15, progress=say) as stack,
+        own or nullcontext(servers) as stack,
         small_disk(stack.directory / "disk", room=ROOM) as disk,
         stack.fresh_database() as database,
     ):
