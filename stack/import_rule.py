@@ -13,6 +13,7 @@ Imports inside functions count. Those for the type checker alone count too, but 
 import ast
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -128,7 +129,7 @@ def imports_of(package: Path = PACKAGE, *, typed: bool = False) -> tuple[Imports
     ours: Imports = {}
     libraries: Imports = {}
     for name, path in paths.items():
-        found = _imports(parsed(path.read_text(encoding="utf-8")), typed=typed)
+        found = _imports(path.read_text(encoding="utf-8"), typed=typed)
         ours[name] = {m for i in found if (m := _module(i, set(paths)))} - {name}
         libraries[name] = {imported.partition(".")[0] for imported in found} - {"lakemark"}
     return ours, libraries
@@ -146,17 +147,24 @@ def _name(path: Path, package: Path) -> str:
     return name.removesuffix(".__init__")
 
 
-def _imports(node: ast.AST, *, typed: bool) -> set[str]:
-    """Return everything imported; `from a import b` counts as `a.b`."""
-    found: set[str] = set()
-    for child in ast.iter_child_nodes(node):
+@cache
+def _imports(text: str, *, typed: bool) -> frozenset[str]:
+    """Return everything a source imports; `from a import b` counts as `a.b`."""
+    return frozenset(_statements(parsed(text), typed=typed))
+
+
+_BLOCKS: Final = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Where statements have others: no expression has one, and they are most of a tree."""
+
+
+def _statements(node: ast.AST, *, typed: bool) -> Iterator[str]:
+    for child in chain.from_iterable(getattr(node, block, ()) for block in _BLOCKS):
         if isinstance(child, ast.Import):
-            found.update(alias.name for alias in child.names)
+            yield from (alias.name for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
-            found.update(f"{child.module}.{alias.name}" for alias in child.names)
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
         elif typed or not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)):
-            found |= _imports(child, typed=typed)
-    return found
+            yield from _statements(child, typed=typed)
 
 
 def _module(imported: str, names: set[str]) -> str:

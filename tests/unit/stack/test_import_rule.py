@@ -8,6 +8,7 @@ from tests.kit.sources import package
 TYPED = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lakemark.{} import x\n"
 
 
+@pytest.mark.slow  # the checks beside the quick suite have it
 def test_the_rule_holds():
     assert violations() == []
 
