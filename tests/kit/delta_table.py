@@ -1,7 +1,6 @@
 """One Delta table with the contract's columns: made, written, and looked at as others see it."""
 
 import json
-import multiprocessing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from lakemark.sink.delta.engines import TASK_MERGE
 from lakemark.sink.table_sink import MergeResult
 from tests.kit.sink_contract import COLUMNS, row
 from tests.kit.write_sets import Change, at, table_schema, upsert, write_set
-
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def made(folder: Path) -> str:
@@ -66,13 +63,6 @@ def refusals(path: str) -> list[TableError]:
             call()
         found.append(caught.value)
     return found
-
-
-def in_process(target: Any, *arguments: Any) -> Any:
-    """Starts a function of a module in a process of its own."""
-    process = SPAWN.Process(target=target, args=arguments)
-    process.start()
-    return process
 
 
 def numbered(numbers: Iterable[int], version: int, value: int | None = None) -> list[Change]:

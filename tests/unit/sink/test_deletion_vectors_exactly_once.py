@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lakemark.sink.delta import deletion_vectors, delta_rs, table_log
-from tests.kit.delta_table import SPAWN, in_process, merged, values
+from tests.kit.delta_table import merged, values
+from tests.kit.forks import FORKS, in_process
 from tests.kit.sink_contract import row
 from tests.kit.write_sets import at, delete, insert, upsert
 
@@ -43,7 +44,7 @@ def meet(path: str, app_id: str, barrier, results) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [("q/t/s", "q/t/s"), ("q/t/s", "q/t/catchup")])
 def test_two_processes_that_commit_at_once(path, steps):
-    barrier, results = SPAWN.Barrier(2), SPAWN.Queue()
+    barrier, results = FORKS.Barrier(2), FORKS.Queue()
     processes = [in_process(meet, path, app_id, barrier, results) for app_id in steps]
     found = sorted(results.get(timeout=120) for _ in processes)
     for process in processes:

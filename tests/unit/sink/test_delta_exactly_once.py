@@ -13,7 +13,8 @@ from deltalake.exceptions import CommitFailedError
 from lakemark.errors import DependencyError
 from lakemark.model.evolution import Evolution
 from lakemark.sink.delta import commits, delta_rs, schema_evolution
-from tests.kit.delta_table import SPAWN, in_process, merged
+from tests.kit.delta_table import merged
+from tests.kit.forks import FORKS, in_process
 from tests.kit.sink_contract import COLUMNS, row
 from tests.kit.write_sets import at, delete, insert, table_schema, upsert, write_set
 
@@ -50,7 +51,7 @@ def test_two_processes_with_the_same_version(path, filled):
     if filled:
         merge(path, [upsert(row("0"), at(1))], 0)
     changes = [upsert(row(str(i)), at(2)) for i in range(1, 6)]
-    barrier, results = SPAWN.Barrier(2), SPAWN.Queue()
+    barrier, results = FORKS.Barrier(2), FORKS.Queue()
     processes = [in_process(meet, path, changes, 1, "q/t/s", barrier, results, 1) for _ in range(2)]
     found = sorted(results.get(timeout=120) for _ in processes)
     for process in processes:
@@ -66,7 +67,7 @@ def test_two_steps_adding_the_same_keys(path, filled):
     if filled:
         merge(path, [upsert(row("0"), at(1))], 0)
     changes = [upsert(row(str(i)), at(2)) for i in range(1, 6)]
-    barrier, results = SPAWN.Barrier(2), SPAWN.Queue()
+    barrier, results = FORKS.Barrier(2), FORKS.Queue()
     processes = [
         in_process(meet, path, changes, 1, f"q/t/{step}", barrier, results, 1)
         for step in ("stream", "catchup")
@@ -142,7 +143,7 @@ def write_until_killed(path: str, started) -> None:
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.1])
 def test_killed_at_any_moment_and_repeated(path, delay):
     merge(path, [upsert(row("first"), at(1))], 1)
-    started = SPAWN.Event()
+    started = FORKS.Event()
     process = in_process(write_until_killed, path, started)
     started.wait(60)
     time.sleep(delay)
@@ -176,7 +177,7 @@ def disturb(path: str, stop, count) -> None:
 
 @pytest.mark.slow
 def test_other_writers_in_a_loop_are_survived(path):
-    stop, count = SPAWN.Event(), SPAWN.Value("i", 0)
+    stop, count = FORKS.Event(), FORKS.Value("i", 0)
     process = in_process(disturb, path, stop, count)
     deadline = time.monotonic() + 60
     while not count.value and time.monotonic() < deadline:
@@ -239,7 +240,7 @@ def test_two_processes_ensure_at_once(tmp_path, exists):
     if exists:
         delta_rs.ensure(path, table_schema(COLUMNS), key=["id"])
         merge(path, [upsert(row("1", b=7), at(1))], 1)
-    barrier, results = SPAWN.Barrier(2), SPAWN.Queue()
+    barrier, results = FORKS.Barrier(2), FORKS.Queue()
     processes = [in_process(create, path, barrier, results) for _ in range(2)]
     for process in processes:
         results.get(timeout=120)

@@ -1,6 +1,5 @@
 """Processes that write to output topics for workers: one for each source, and nothing hangs on it."""
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -15,11 +14,11 @@ from lakemark.sink.output import transaction, writers
 from lakemark.sink.output.transaction import MarkSource, OutputTarget
 from stack import watchdog
 from stack.processes import Identity, wait_for
+from tests.kit.forks import FORKS
 from tests.kit.output_topics import some
 
-SPAWN = multiprocessing.get_context("spawn")
 TARGET = OutputTarget("clean", "group")
-DEADLINE_S = 120.0  # the processes import everything first
+DEADLINE_S = 120.0
 WORKERS = set[int]()
 
 
@@ -65,8 +64,8 @@ Ask = Callable[..., list[Any]]
 
 @pytest.fixture(params=[2])
 def ask(request: pytest.FixtureRequest) -> Iterator[Ask]:
-    ours, its = SPAWN.Pipe()
-    process = SPAWN.Process(target=daemon, args=[its, request.param], daemon=True)
+    ours, its = FORKS.Pipe()
+    process = FORKS.Process(target=daemon, args=[its, request.param], daemon=True)
     process.start()
 
     def ask(*notes: tuple[int, str]) -> list[Any]:
