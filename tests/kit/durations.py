@@ -16,8 +16,9 @@ from typing import Final
 FILE: Final = Path(__file__).parents[1] / "durations.json"
 LISTED_S: Final = 20.0
 """A shorter group is not listed: it fits in anywhere."""
-BY_FILE: Final = ("integration", "faults")
+SERVERS: Final = ("integration", "faults")
 TOGETHER: Final = ("spark", "browser")
+ALONE: Final = ("model",)
 UNKNOWN_S: Final = 60.0
 """Of a new file that starts servers."""
 
@@ -25,15 +26,15 @@ UNKNOWN_S: Final = 60.0
 def group_of(nodeid: str) -> str:
     """Return the group of a test: its file, its folder, or itself.
 
-    Tests of one group run one after the other in one worker: those of a file that needs servers,
-    which it may share, and those that share a browser or a JVM. All others are shared out one by
-    one.
+    Tests of one group run one after the other in one worker: those of a file, which may share
+    servers, or what is made once for it; and those that share a browser or a JVM. Those of the
+    model share nothing, and some take long: they are shared out one by one.
     """
     file = nodeid.removeprefix("tests/").partition("::")[0]
     folder = file.partition("/")[0]
     if folder in TOGETHER:
         return folder
-    return file if folder in BY_FILE else nodeid
+    return nodeid if folder in ALONE else file
 
 
 def ranked(file: Path = FILE) -> Callable[[str], float]:
@@ -42,7 +43,7 @@ def ranked(file: Path = FILE) -> Callable[[str], float]:
 
     def rank(nodeid: str) -> float:
         group = group_of(nodeid)
-        return -known.get(group, 0.0 if group == nodeid else UNKNOWN_S)
+        return -known.get(group, UNKNOWN_S if group.startswith(SERVERS + TOGETHER) else 0.0)
 
     return rank
 
