@@ -149,7 +149,7 @@ def batches(draw):
     return made
 
 
-@settings(max_examples=examples(25, nightly=600), deadline=None)
+@settings(max_examples=examples(12, nightly=600), deadline=None)
 @given(batches(), st.sampled_from(["hard", "soft"]))
 def test_both_ways_make_the_same_table(found, deletes):
     with TemporaryDirectory() as folder:

@@ -12,11 +12,11 @@ from tests.kit.simulation.variants import VARIANTS
 
 SLICE = 50  # histories, four seconds of one core
 QUICK = 1  # slices of the quick suite
-SLICES = 4000 if NIGHTLY else 10
+SLICES = 4000 if NIGHTLY else 5
 
 # Counted from any of eight seeds, the slowest to be found takes 68 histories.
 LIMIT = 100
-STANDS = 2000 if NIGHTLY else 30  # histories of each plot that the right code must stand
+STANDS = 2000 if NIGHTLY else 12  # histories of each plot that the right code must stand
 FOCUSED = [name for name, variant in VARIANTS.items() if variant.world.get("plot")]
 
 

@@ -29,7 +29,7 @@ from tests.kit.log_records import Connector
 from tests.kit.nightly import NIGHTLY, examples
 from tests.kit.table_model import DeltaLake, DictLake, TableTask
 
-EXAMPLES = examples(50, nightly=5000)
+EXAMPLES = examples(30, nightly=5000)
 
 
 def history(seed, shape, *, deletes="hard", start=None, crashes=0.2, lake=None):
@@ -255,11 +255,8 @@ _DEFERRABLE = replace(_PLAIN, full=True, deferrable=True)
 _MOVES = replace(_PLAIN, truncates=False, snapshots=False, reads=False, keys=4, partitions=3)
 _MUTANTS = {
     "no replay gate": (_no_gate, _PLAIN),
-    "truncates dropped as replays": (_truncates_gated, replace(_PLAIN, partitions=3)),
-    "no truncate floor": (
-        _no_floor,
-        replace(_PLAIN, partitions=3, full=True, snapshots=False, reads=False),
-    ),
+    "truncates dropped as replays": (_truncates_gated, _PLAIN),
+    "no truncate floor": (_no_floor, replace(_PLAIN, full=True, snapshots=False, reads=False)),
     "no columns from the old key": (_no_carried_columns, _MOVES),
     "no columns from later batches": (_no_late_columns, _MOVES),
     "no deferred shift": (_no_shift_rule, _DEFERRABLE),

@@ -61,7 +61,7 @@ EAGER = maintenance.Policy(spare_files=1, dirty_share=0.0, dirty_bytes=0)
 
 
 @settings(
-    max_examples=examples(16, nightly=400),
+    max_examples=examples(8, nightly=400),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

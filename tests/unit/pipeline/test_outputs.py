@@ -140,7 +140,7 @@ def consume(out: MemoryTopics, *, ordered: bool = True) -> dict[int, tuple[int, 
     return rows
 
 
-@settings(max_examples=examples(50, nightly=1200))
+@settings(max_examples=examples(24, nightly=1200))
 @example(
     steps=[("write", 1), ("write", 4), ("batch",), ("delete", 4), ("move", 1), ("batch",)], seed=0
 )
@@ -172,7 +172,7 @@ def test_what_arrives_is_what_was_sent_in_order_and_once(steps, seed):
         assert len(records) == len(set(records))
 
 
-@settings(max_examples=examples(30, nightly=600))
+@settings(max_examples=examples(20, nightly=600))
 @given(
     steps=st.lists(st.one_of(STEPS, st.just(("column",))), min_size=5, max_size=60),
     seed=st.integers(0, 1 << 16),
