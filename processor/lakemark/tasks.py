@@ -223,7 +223,7 @@ def _packets(done: DecodedRange, plan: DecodePlan, learnt: Learnt) -> list[_Row]
 
 
 def _touches(records: Records, heads: Headers, plan: DecodePlan) -> list[_Row]:
-    """What the shards must know of a stretch: never raises, a bad record is a dead letter."""
+    """Return a stretch's rows for the shards; never raises: a bad record is a dead letter."""
     converter = converter_of(plan.stretch.converter)
     canonical = record_schema.canonical(
         converter, heads, records.keys, schemas=plan.stretch.schemas, numerics=plan.stretch.numerics

@@ -1,4 +1,4 @@
-"""What a look at a source's catalog finds, and what two looks say of changes that no event tells.
+"""Looks at a source's catalog, and the changes that two of them show and no event tells.
 
 Pure. What is in a look, and how two of them are compared, is for the database to know (`Database`).
 To others a look is a value that is kept as JSON until the next one; what they may ask of it stands
@@ -94,7 +94,7 @@ def read_again(
 
 
 class TableLook(Protocol):
-    """What one look has found of a table: a msgspec struct, which JSON holds."""
+    """The findings of one look about a table: a msgspec struct, which JSON holds."""
 
     @property
     def name(self) -> str:
@@ -110,22 +110,22 @@ class TableLook(Protocol):
 
     @property
     def has_key(self) -> bool:
-        """Whether the table itself says which columns tell its rows apart."""
+        """Say whether the table itself says which columns tell its rows apart."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether every row and every column of it is sent."""
+        """Say whether every row and every column of it is sent."""
 
     @property
     def may_fill(self) -> bool:
-        """Whether `Database.are_fills` may ever be true of it."""
+        """Say whether `Database.are_fills` may ever be true of it."""
 
     def forgotten(self) -> Self:
         """Return the same as of another table, which had this name before it was gone."""
 
 
 class CatalogLook(Protocol):
-    """What one look has found: a msgspec struct, which JSON holds."""
+    """The findings of one look: a msgspec struct, which JSON holds."""
 
     @property
     def tables(self) -> Mapping[str, TableLook]:
@@ -133,7 +133,7 @@ class CatalogLook(Protocol):
 
     @property
     def end(self) -> bytes:
-        """Where the log ended after all of this was seen, as a position behind its epoch."""
+        """The end of the log after all of this was seen, as a position behind its epoch."""
 
     def kept(self, before: Self | None) -> Self:
         """Return what is kept of it for the next look.

@@ -70,12 +70,12 @@ class Connector:
 
     @property
     def traits(self) -> ConnectorTraits:
-        """What is peculiar to connectors of its database."""
+        """The peculiarities of connectors of its database."""
         return traits_of(self.settings)
 
     @property
     def has_windows(self) -> bool:
-        """Whether windows can be opened: by rows of its signal table, where it takes such."""
+        """Say whether windows can be opened: by rows of its signal table, where it takes such."""
         return self.traits.reads_know_their_place or self.signal_table is not None
 
     def key_of(self, table: str, columns: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What is peculiar to the connectors of one kind of database, as their settings show it. Pure.
+"""The peculiarities of the connectors of one kind of database, as their settings show it. Pure.
 
 `suitability` and the doctor have the rules for settings that all of Debezium's connectors share.
 """

@@ -360,7 +360,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class LogReader:
-    """What the server knows of the connector as the reader of its log, such as its slot.
+    """The server's knowledge of the connector as the reader of its log, such as its slot.
 
     Positions are bytes of the log since its beginning.
 
@@ -591,7 +591,7 @@ class Database(Protocol):
     def look(
         self, wanted: Callable[[str], bool], *, before: CatalogLook | None = None
     ) -> CatalogLook:
-        """What the catalog says now of the tables that are wanted, under the names of their events.
+        """Return what the catalog says of the tables that are wanted, under their events' names.
 
         Args:
             wanted: which, by name.
@@ -602,7 +602,7 @@ class Database(Protocol):
     def differences(
         before: CatalogLook | None, now: CatalogLook, *, source_key: SourceKeys = NO_KEYS
     ) -> list[Difference]:
-        """What has changed, that of the server first, then by table. Pure.
+        """Return what has changed, that of the server first, then by table. Pure.
 
         Some entries are about a state and not about a change: they come with every look as long as
         it lasts, also with the first.
@@ -616,7 +616,7 @@ class Database(Protocol):
 
     @staticmethod
     def are_fills(before: TableLook, now: TableLook, changes: Sequence[Difference]) -> bool:
-        """Whether all that rows of a copy lack is one value, or what they have under another name.
+        """Say whether rows of a copy lack one value only, or what they have by another name.
 
         Pure. Yes only where it is proved.
 

@@ -58,7 +58,7 @@ def database_kind(
 def traits_of(
     settings: Mapping[str, str] | None = None, database: DatabaseConfig | None = None
 ) -> ConnectorTraits:
-    """What is peculiar to connectors of such a database; its client is not imported.
+    """Return what is peculiar to connectors of such a database; its client is not imported.
 
     Args:
         settings: as `database_kind`.

@@ -25,7 +25,7 @@ Options = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class ConverterOptions:
-    """What is known of how a connector's records are written. It may hold secrets.
+    """All that is known of how a connector's records are written. It may hold secrets.
 
     Attributes:
         key: the connector's settings behind ``key.converter.``; None where the connector names no

@@ -206,7 +206,7 @@ def _http(value: str) -> str:
 
 
 def _database(value: str) -> str:
-    """Which schemes there are, the connectors say (`connectors.registry`)."""
+    """Take a URL of any scheme: which there are, the connectors say (`connectors.registry`)."""
     parts = urlsplit(value)
     if not parts.scheme or not parts.hostname:
         raise PydanticCustomError(

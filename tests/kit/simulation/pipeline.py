@@ -318,7 +318,7 @@ class Pipeline:
         """The table does not stream, or reads the next slice of what it has not applied."""
         if self._added(ends):
             old = {p: len(r) for p, r in self.connector.kafka.items() if p in self.state.offsets}
-            new_partitions.repartition(entry, old_ends=_of_topic(old), end=_of_topic(ends.offsets))
+            entry.progress.repartition(_of_topic(old), _of_topic(ends.offsets))
         if ends.resume:
             entry.state = tables.CATCHING_UP
         if entry.state == tables.CATCHING_UP:

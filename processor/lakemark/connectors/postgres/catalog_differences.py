@@ -1,4 +1,4 @@
-"""What two looks at PostgreSQL's catalog say of the changes that no event tells; pure.
+"""Changes that no event tells, by two looks at PostgreSQL's catalog; pure.
 
 The actions are those of `catalog_changes`. It is the values of a new column, values that ALTER TYPE
 computed, a name that now means other values, rows that a partition brought or took along. What the
