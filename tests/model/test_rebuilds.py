@@ -96,7 +96,7 @@ class Histories:
             and before.files.rebuild
             and before.size.committed_ms
         ):
-            assert entry.rebuild, "what is gone takes no table's place"
+            assert entry.files.rebuild, "what is gone takes no table's place"
             assert self.visible() == kept
 
     def look(self, kept: dict[int, str] | None) -> None:
