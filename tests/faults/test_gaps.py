@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from confluent_kafka import Message, TopicPartition
 
 from lakemark import failpoints
 from lakemark.kafka import records
+from lakemark.ops.history import STRETCH_S
 from lakemark.settings.config import load
 from stack.local import Servers
 from stack.processes import wait_for
@@ -77,7 +79,7 @@ def has_older_charts(running: Running) -> None:
 
     def older() -> bool:
         stretches = json.loads(site.ask("/v1/history")[1])["stretches"]
-        return any(s["at_ms"] + 10_000 <= started and s["batches"] for s in stretches)
+        return any(s["at_ms"] + 1000 * STRETCH_S <= started and s["batches"] for s in stretches)
 
     wait_for(older, STATE_S, "what the process before has done in /v1/history")
 
@@ -86,7 +88,6 @@ def mended(running: Running) -> None:
     said = running.lakemark.command("recover", "--resnapshot", LOST)
     assert LOST in unnamed(said)
     running.lakemark.start()
-    has_older_charts(running)
     event = running.lakemark.wait_for_event("topic.begins_again", STATE_S)
     assert event["tables"] == [LOST]
     running.lakemark.wait_for_event("snapshot.ended", STATE_S)  # it may be equal before
@@ -119,12 +120,16 @@ def unnamed(said: str) -> str:
 
 def test_a_topic_that_was_deleted_and_made_again(stopped: Running):
     """With more records than the old one had: by offsets alone it is read on."""
+    last = time.time()  # of the charts' stretches, one that both processes have is the newer one's
     before = deleted(stopped)
     made_again(stopped, before, max(before.values()) + 2)
 
     said = refused(stopped, "topic-recreated")
     assert f"lakemark recover --resnapshot {LOST}" in unnamed(said)
+    over = last - last % STRETCH_S + STRETCH_S
+    wait_for(lambda: time.time() >= over, 2 * STRETCH_S, "the stretch of the last batch to be over")
     mended(stopped)
+    has_older_charts(stopped)
 
 
 def stopped_by_itself(running: Running, *codes: str) -> None:

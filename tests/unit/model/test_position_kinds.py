@@ -102,7 +102,7 @@ def test_a_table_is_written_by_the_order_of_its_own_positions(toys):
     toys.tell("u", (1 << 40) + 1, 0, 1, v="d")
     toys.run()
     assert toys.values() == {1: "d", 3: "c"}
-    assert toys.state.tables[ORDERS].replays == 2
+    assert toys.state.tables[ORDERS].size.replays == 2
     toys.tell("t", (1 << 40) + 2, 0, 0)
     toys.tell("c", (1 << 40) + 3, 0, 4, v="e")
     toys.run()

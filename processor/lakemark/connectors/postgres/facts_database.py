@@ -208,7 +208,7 @@ class DatabaseWatch:
         """Return the connector's slot as it is now; None on a standby, which has no say in it."""
         if not self._slot:
             return None
-        (row,) = self._rows(_SLOT_NOW, self._slot)
+        (row,) = self._rows(_SLOT_NOW, [self._slot])
         end, exists, active, lost, confirmed, received = row
         if end is None:
             return None
@@ -228,10 +228,12 @@ class DatabaseWatch:
         stack, self._open, self._session = self._open, ExitStack(), None
         stack.close()
 
-    def _rows(self, query: str, parameter: object) -> list[tuple[Any, ...]]:
+    def _rows(
+        self, query: str, parameters: Sequence[object] | Mapping[str, object]
+    ) -> list[tuple[Any, ...]]:
         try:
             with translated():
-                return self._connected().execute(query.encode(), [parameter]).fetchall()
+                return self._connected().execute(query.encode(), parameters).fetchall()
         except LakemarkError:
             self.close()
             raise
