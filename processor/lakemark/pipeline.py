@@ -217,7 +217,7 @@ class Pipeline:
         """Return the state that the batch makes, as it is before any task runs."""
         self.refresh.learn(self.read_schemas())
         ends = self.checkpoint.offsets(batch)
-        state = stored_form.decode(stored_form.encode(before))
+        state = stored_form.copied(before)
         state.batch = batch
         state.output_prefixes = list(self.connector.output_prefixes)
         state.offsets = new_partitions.known_ends(before.offsets, self._changes(ends))

@@ -64,7 +64,7 @@ def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> Pip
     names = config.topics
     own = {t: planned[t] for t in (names.control, names.chunks) if t in planned}
     with brokers.Cluster(config) as cluster:
-        state = stored_form.decode(stored_form.encode(before))
+        state = stored_form.copied(before)
         changed = selection.select(state, wanted)
         late = set(cluster.topics(connector.topic_pattern)) - set(state.offsets)
         begun = {} if planned else checkpoint.begun()

@@ -55,6 +55,11 @@ def encode(state: PipelineState) -> bytes:
     return msgspec.json.encode(state)
 
 
+def copied(state: PipelineState) -> PipelineState:
+    """Return another state that is equal, and shares nothing with it."""
+    return msgspec.json.decode(encode(state), type=PipelineState)
+
+
 def decode(blob: bytes) -> PipelineState:
     """Return the state that `encode` wrote, here or in an older version.
 

@@ -326,7 +326,7 @@ class PendingHalves(msgspec.Struct, omit_defaults=True):
         self.over, self.over_step = self.batch, self.step
         self.batch, self.step = batch if outcome.pending else -1, outcome.step
 
-    def wait(self) -> bool:
+    def are_left(self) -> bool:
         """Say whether there are any."""
         return self.batch >= 0
 
@@ -435,7 +435,7 @@ class TableRepair(msgspec.Struct, omit_defaults=True):
         self.fills += [msgspec.structs.replace(one, batch=batch) for one in fills]
 
     def drop_fills(self, *, batch: int | None = None) -> None:
-        """Give older images nothing any more; with a batch, only not what came in it."""
+        """Forget what older images get, all of it or only what came in a batch."""
         self.fills = [one for one in self.fills if batch is not None and one.batch != batch]
 
     def end_fills(self, passed: bytes) -> None:

@@ -401,7 +401,7 @@ def end_fills(state: PipelineState, passed: Callable[[TableState], bytes | None]
         passed: the position that all partitions of a table have passed; None = not known.
     """
     for entry in state.tables.values():
-        waits = state.runs or entry.state != STREAMING or entry.pending.wait()
+        waits = state.runs or entry.state != STREAMING or entry.pending.are_left()
         if not entry.repair.fills or waits:
             continue
         position = passed(entry)

@@ -94,6 +94,16 @@ def test_a_state_survives_each_form(state):
     assert stored_form.decode(old) == state
 
 
+def test_a_copy_is_equal_and_shares_nothing():
+    state = stored_form.decode(OLD.read_bytes())
+    before, copy = stored_form.encode(state), stored_form.copied(state)
+    assert copy == state
+    copy.tables[T].repair.doubt_keys(["[3]"], batch=13)
+    copy.tables[T].progress.advance([TOPIC], {TOPIC: {0: 99}}, {}, {})
+    copy.offsets[TOPIC][0] = 99
+    assert stored_form.encode(state) == before
+
+
 def test_a_newer_state_is_refused_by_name():
     newer = json.dumps(json.loads(stored_form.encode(PipelineState())) | {"format": 99})
     with pytest.raises(StateVersionError) as caught:
