@@ -30,7 +30,7 @@ from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
 from lakemark.ops.status import BatchDone
-from lakemark.plans import Waters
+from lakemark.plans import AppliedPositions
 from lakemark.runners.batch_runner import BatchRunner, Query
 from lakemark.runners.graceful_stop import GracefulStop
 from lakemark.runners.trigger import Trigger
@@ -183,7 +183,7 @@ class Pipeline:
         plan = self._plan(
             state,
             step="stream",
-            waters=plans.waters_of(before.high_waters),
+            applied=plans.applied_positions(before.applied),
             stopped=state.not_streaming(),
             selected=None,
         )
@@ -364,7 +364,7 @@ class Pipeline:
         state: PipelineState,
         *,
         step: str,
-        waters: Waters,
+        applied: AppliedPositions,
         stopped: frozenset[str],
         selected: Any,
     ) -> BatchPlan:
@@ -377,7 +377,7 @@ class Pipeline:
                 schemas=self.schemas,
                 numerics=self.numerics(),
                 ignorable={t: frozenset(names) for t, names in state.ignorable.items()},
-                high_waters=waters,
+                applied=applied,
                 max_event_bytes=config.stream.max_event_bytes,
                 max_bad_share=config.dead_letters.max_share,
                 max_bad=config.dead_letters.max_per_batch,
@@ -415,7 +415,7 @@ class Pipeline:
             state,
             query=self.checkpoint.query_id(),
             step=step,
-            waters=waters,
+            applied=applied,
             seen=self.seen_columns(),
         )
         return BatchPlan(decode, lake)
@@ -468,7 +468,7 @@ class Pipeline:
         )  # fmt: skip
         advance.begun_anew(state, reports)
         news = advance.chunks(state, plan.lake.stopped, results.said)
-        advance.high_waters(state, reports)
+        advance.applied(state, reports)
         self.loads.update(advance.loads(reports))
         return left, news
 
@@ -510,7 +510,7 @@ class Pipeline:
         plan = self._plan(
             state,
             step="catchup",
-            waters=plans.waters_of(turn.high_waters),
+            applied=plans.applied_positions(turn.applied),
             stopped=frozenset(),
             selected=frozenset(turn.tables),
         )
@@ -522,7 +522,7 @@ class Pipeline:
             state, state, turn.start, reports, outcomes, catalog=self.catalog.live
         )
         self.refresh.read -= set(turn.tables)
-        catch_up.end(state, turn, advance.waters_of(reports))
+        catch_up.end(state, turn, advance.applied_positions(reports))
         self.refresh(state, left.refresh)
         failed = {outcome.table for outcome in left.failed}
         for name in turn.tables:

@@ -1,4 +1,4 @@
-"""The plans of a batch's tasks for the lake: folders, engines, floors; who merges what."""
+"""The plans of a batch's tasks for the lake: folders, engines, truncates; who merges what."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from lakemark.state.table_parts import StoredPosition
 from lakemark.state.tables import STREAMING, PipelineState, TableState
 
 NOBODY: Final[Mapping[str, frozenset[str]]] = MappingProxyType({})
-Waters = dict[tuple[str, int], AppliedPosition]
+AppliedPositions = dict[tuple[str, int], AppliedPosition]
 
 
 def lake_plan(
@@ -27,7 +27,7 @@ def lake_plan(
     *,
     query: str,
     step: str,
-    waters: Waters,
+    applied: AppliedPositions,
     seen: Mapping[str, frozenset[str]] = NOBODY,
 ) -> LakePlan:
     """Return how the tables of a batch are written.
@@ -37,7 +37,7 @@ def lake_plan(
         state: the tables as they are before the batch.
         query: the query's id; with batch and step it names the batch in Delta's commits.
         step: `stream` or `catchup`.
-        waters: the partitions' high-waters before the batch.
+        applied: the partitions' applied positions before the batch.
         seen: columns of tables that the newest look at the catalog has found.
     """
     return LakePlan(
@@ -49,13 +49,17 @@ def lake_plan(
                 path=names.folder_of(config.lake, name, entry.files.rebuild),
                 deletes=config.lake.deletes_of(name),
                 engine=engine_of(config, name, entry),
-                floor=bytes.fromhex(entry.progress.floor) if entry.progress.floor else None,
+                truncated_at=bytes.fromhex(entry.progress.truncated_at)
+                if entry.progress.truncated_at
+                else None,
                 pending=entry.pending.batch,
                 pending_step=entry.pending.step,
                 pending_over=entry.pending.over,
                 pending_over_step=entry.pending.over_step,
-                settled=_settled(entry, waters, state.offsets),
-                horizon=bytes.fromhex(entry.progress.horizon) if entry.progress.horizon else None,
+                settled=_settled(entry, applied, state.offsets),
+                applied_close=bytes.fromhex(entry.progress.applied_close)
+                if entry.progress.applied_close
+                else None,
                 partial=entry.repair.partial,
                 stale=entry.repair.stale(),
                 key=tuple(entry.files.key),
@@ -98,7 +102,7 @@ def can_fill(config: Config, table: str, entry: TableState) -> bool:
 
 def passed(state: PipelineState, entry: TableState) -> bytes | None:
     """The position that every partition of a table has passed in a state; None = not known."""
-    return _settled(entry, waters_of(state.high_waters), state.offsets)
+    return _settled(entry, applied_positions(state.applied), state.offsets)
 
 
 def _others_wait(state: PipelineState) -> bool:
@@ -146,7 +150,7 @@ def output_plan(
             name: Row(
                 names.folder_of(config.lake, name, entry.files.rebuild),
                 entry.repair.stale(),
-                bytes.fromhex(entry.progress.floor) if entry.progress.floor else None,
+                bytes.fromhex(entry.progress.truncated_at) if entry.progress.truncated_at else None,
                 entry.topics[0] if entry.topics else "",
             )
             for name, entry in state.tables.items()
@@ -184,23 +188,23 @@ def engine_of(config: Config, table: str, entry: TableState | None) -> str:
     return formats.format_of(config.lake).engine_for(config.lake.engine_of(table), now, size)
 
 
-def waters_of(found: dict[str, dict[int, StoredPosition]]) -> Waters:
-    """High-waters as the tasks use them."""
+def applied_positions(found: dict[str, dict[int, StoredPosition]]) -> AppliedPositions:
+    """Applied positions as the tasks use them."""
     return {
         (topic, partition): AppliedPosition(
-            bytes.fromhex(water.position), water.source_ts, water.creates
+            bytes.fromhex(reached.position), reached.source_ts, reached.creates
         )
         for topic, partitions in found.items()
-        for partition, water in partitions.items()
+        for partition, reached in partitions.items()
     }
 
 
-def _settled(entry: TableState, waters: Waters, offsets: Offsets) -> bytes | None:
+def _settled(entry: TableState, applied: AppliedPositions, offsets: Offsets) -> bytes | None:
     """The position that every partition of the table's topics has passed; None = not known."""
     places = [(topic, p) for topic in entry.topics for p in offsets.get(topic, {})]
-    if not places or any(place not in waters for place in places):
+    if not places or any(place not in applied for place in places):
         return None
-    return min(waters[place].position for place in places)
+    return min(applied[place].position for place in places)
 
 
 def balanced(loads: dict[str, int], slots: int) -> dict[str, int]:

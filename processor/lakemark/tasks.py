@@ -162,7 +162,7 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
             learnt = converter.learn(records, heads) if output is not None else NOTHING_LEARNT
             yield _rows(_packets(done, plan, learnt))
             if plan.armed:
-                yield _rows(_touches(records, heads, plan))
+                yield _rows(_touches(records, heads, plan, done.keys))
 
 
 def _plain(
@@ -179,8 +179,8 @@ def _plain(
 
 def _after(decoding: StretchPlan, done: DecodedRange) -> StretchPlan:
     """Return the plan for records behind the stretch in its partition."""
-    waters = {**decoding.high_waters, (done.topic, done.partition): done.high_water}
-    return replace(decoding, high_waters=waters)
+    applied = {**decoding.applied, (done.topic, done.partition): done.applied_position}
+    return replace(decoding, applied=applied)
 
 
 _Row = tuple[int, str, str, str, int, int, bytes]
@@ -209,24 +209,38 @@ def _packets(done: DecodedRange, plan: DecodePlan, learnt: Learnt) -> list[_Row]
         done.partition,
         done.first,
         done.last,
-        done.high_water.position,
-        done.high_water.source_ts,
+        done.applied_position.position,
+        done.applied_position.source_ts,
         done.tables,
         done.kinds,
         len(done.dead),
         done.regressed,
-        done.high_water.creates,
+        done.applied_position.creates,
         learnt,
         done.first_times,
     )
     return [*rows, (shard, REPORT, "", source, order, 0, msgspec.msgpack.encode(report))]
 
 
-def _touches(records: Records, heads: Headers, plan: DecodePlan) -> list[_Row]:
-    """Return a stretch's rows for the shards; never raises: a bad record is a dead letter."""
+def _touches(
+    records: Records, heads: Headers, plan: DecodePlan, made: Mapping[int, bytes | None]
+) -> list[_Row]:
+    """Return a stretch's rows for the shards; never raises: a bad record is a dead letter.
+
+    Args:
+        records: the stretch.
+        heads: its headers.
+        plan: of the batch.
+        made: the canonical keys that its tables have, see `DecodedRange.keys`.
+    """
     converter = converter_of(plan.stretch.converter)
     canonical = record_schema.canonical(
-        converter, heads, records.keys, schemas=plan.stretch.schemas, numerics=plan.stretch.numerics
+        converter,
+        heads,
+        records.keys,
+        schemas=plan.stretch.schemas,
+        numerics=plan.stretch.numerics,
+        made=made,
     )
     packed = changed_keys.pack_touches(converter, heads, canonical, shards=plan.shards)
     source, first = f"{records.topic}/{records.partition}", records.offsets[0]

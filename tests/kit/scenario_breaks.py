@@ -48,24 +48,24 @@ class Break:
 
 
 def _decided(patch: Patch, other: Callable[..., Any]) -> None:
-    """`chunks.decide` with other touches or another floor."""
+    """`chunks.decide` with other touches or another truncate."""
     real = chunks.decide
 
-    def decide(parts: Any, lo: bytes, touched: pa.RecordBatch, *, floor: bytes) -> Any:
-        touched, floor = other(touched, floor)
-        return real(parts, lo, touched, floor=floor)
+    def decide(parts: Any, lo: bytes, touched: pa.RecordBatch, *, truncated_at: bytes) -> Any:
+        touched, truncated_at = other(touched, truncated_at)
+        return real(parts, lo, touched, truncated_at=truncated_at)
 
     patch.setattr(chunks, "decide", decide)
 
 
 def no_dedup(patch: Patch) -> None:
     """Every row survives."""
-    _decided(patch, lambda touched, floor: (touched.slice(0, 0), floor))
+    _decided(patch, lambda touched, truncated_at: (touched.slice(0, 0), truncated_at))
 
 
 def keyed_only(patch: Patch) -> None:
     """A truncate touches no row: it has no key."""
-    _decided(patch, lambda touched, floor: (touched, b""))
+    _decided(patch, lambda touched, truncated_at: (touched, b""))
 
 
 def deletes_touch_nothing(patch: Patch) -> None:
@@ -163,11 +163,11 @@ def events_of_running_transactions(patch: Patch) -> None:
     newest_open_row(patch)
     patch.setattr(window, "_forget", lambda now, below: None)
 
-    def lifted(touched: pa.RecordBatch, floor: bytes) -> Any:
+    def lifted(touched: pa.RecordBatch, truncated_at: bytes) -> Any:
         highest = pa.repeat(pa.scalar(b"\xff" * lsns.WIDTH), touched.num_rows)
         at = touched.schema.get_field_index("position")
         column = highest.cast(pa.binary(lsns.WIDTH))
-        return touched.set_column(at, touched.schema.field(at), column), floor
+        return touched.set_column(at, touched.schema.field(at), column), truncated_at
 
     _decided(patch, lifted)
 

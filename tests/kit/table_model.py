@@ -1,7 +1,7 @@
 """One table the way the driver and a merge task run it, without Spark: state kept per batch.
 
 `DictLake` is the contract of the write engines in its plainest form; `TableTask` keeps what the
-driver keeps (offsets, high-waters, truncate floor, pending halves), dies where it is told to, and
+driver keeps (offsets, applied positions, newest truncate, pending halves), dies where it is told to, and
 repeats the batch then.
 """
 
@@ -182,8 +182,8 @@ class Saved:
 
     batch: int
     offsets: tuple[int, ...]
-    high_waters: dict[tuple[str, int], AppliedPosition]
-    floor: bytes | None = None
+    applied: dict[tuple[str, int], AppliedPosition]
+    truncated_at: bytes | None = None
     pending: pa.Table | None = None
 
 
@@ -230,8 +230,8 @@ class TableTask:
         )
 
     def _stand_still(self, ends: tuple[int, ...]) -> tuple[int, ...]:
-        """The table is stopped for some batches: only high-waters move, then it catches up."""
-        live, begins = self.state.high_waters, self.state.offsets
+        """The table is stopped for some batches: only applied positions move, then it catches up."""
+        live, begins = self.state.applied, self.state.offsets
         for _ in range(self.dice.randint(1, 3)):
             live = self._decode(begins, ends, live, stopped=True)[1]
             begins = ends
@@ -239,13 +239,13 @@ class TableTask:
                 min(len(part), at + self.dice.randint(0, 5))
                 for at, part in zip(ends, self.topic, strict=True)
             )
-        caught_up = self._decode(self.state.offsets, begins, self.state.high_waters)[1]
+        caught_up = self._decode(self.state.offsets, begins, self.state.applied)[1]
         assert caught_up == live
         return begins
 
     def _batch(self, ends: tuple[int, ...]) -> None:
         state, batch = self.state, self.state.batch + 1
-        parts, high_waters = self._decode(state.offsets, ends, state.high_waters)
+        parts, applied = self._decode(state.offsets, ends, state.applied)
         truncate = None
         if not parts:
             self.files[batch] = state.pending  # no packets, no task for the table
@@ -254,8 +254,10 @@ class TableTask:
         else:  # its commit got through before the crash
             found = [p for part in parts for p in _truncates(part.packet)]
             truncate = max(found, default=None)
-        floor = max((f for f in (truncate, state.floor) if f is not None), default=None)
-        self.state = Saved(batch, ends, high_waters, floor, self.files[batch])
+        truncated_at = max(
+            (f for f in (truncate, state.truncated_at) if f is not None), default=None
+        )
+        self.state = Saved(batch, ends, applied, truncated_at, self.files[batch])
 
     def _write(self, parts: list[Part], batch: int) -> bytes | None:
         state = self.state
@@ -265,7 +267,7 @@ class TableTask:
         self._maybe_die()
         result = resolving.resolve(
             parts,
-            floor=state.floor,
+            truncated_at=state.truncated_at,
             pending=state.pending,
             read_rows=self.lake.read_rows,
             deletes=self.deletes,
@@ -284,7 +286,7 @@ class TableTask:
     def _settled(self) -> bytes | None:
         """The position that every partition has passed; None while one has seen nothing."""
         found = [
-            self.state.high_waters.get((TOPIC, p), AppliedPosition()).position
+            self.state.applied.get((TOPIC, p), AppliedPosition()).position
             for p in range(len(self.topic))
         ]
         return min(found)
@@ -297,12 +299,12 @@ class TableTask:
         self,
         begins: tuple[int, ...],
         ends: tuple[int, ...],
-        high_waters: dict[tuple[str, int], AppliedPosition],
+        applied: dict[tuple[str, int], AppliedPosition],
         *,
         stopped: bool = False,
     ) -> tuple[list[Part], dict[tuple[str, int], AppliedPosition]]:
-        """Packets of one batch and the high-waters after it; a partition may come in pieces."""
-        after, parts = dict(high_waters), []
+        """Packets of one batch and the applied positions after it; a partition may come in pieces."""
+        after, parts = dict(applied), []
         for partition, records in enumerate(self.topic):
             begin, end = begins[partition], ends[partition]
             middle = self.dice.choice([begin, self.dice.randint(begin, end)])
@@ -314,7 +316,7 @@ class TableTask:
                     HandlingModes(),
                     schemas={TABLE: table_schema()},
                     verified=frozenset({TABLE}),
-                    high_waters=after,
+                    applied=after,
                     stopped=frozenset({TABLE}) if stopped else frozenset(),
                 )
                 done = decoder.decode_range(kafka(records[first:last], partition, first), plan)
@@ -322,7 +324,7 @@ class TableTask:
                 assert not done.dead, done.dead
                 assert report is None or report.stop is None, report.stop
                 self.stretches.append(done)
-                after[TOPIC, partition] = done.high_water
+                after[TOPIC, partition] = done.applied_position
                 for number, (table, packet) in enumerate(done.packets):
                     assert table == TABLE
                     shuffled = change_batch.decode(change_batch.encode(packet))

@@ -51,8 +51,10 @@ newest = st.dictionaries(st.integers(0, 12), st.tuples(moments, moments), max_si
 
 
 @settings(max_examples=examples(200))
-@given(parts=st.lists(part, min_size=1, max_size=4), touches=newest, floor=st.none() | moments)
-def test_a_chunk_is_decided_as_the_rule_says_of_each_row(parts, touches, floor):
+@given(
+    parts=st.lists(part, min_size=1, max_size=4), touches=newest, truncated_at=st.none() | moments
+)
+def test_a_chunk_is_decided_as_the_rule_says_of_each_row(parts, touches, truncated_at):
     seen: set[int] = set()
     absent = {}
     given_parts, wanted, read = {}, [], 0
@@ -68,10 +70,10 @@ def test_a_chunk_is_decided_as_the_rule_says_of_each_row(parts, touches, floor):
                 wanted.append((change_batch.NET, key_of(key), missing))
             elif barrier <= 100 and not missing:
                 wanted.append((change_batch.FILL, key_of(key), missing))
-    below = b"" if floor is None else at(floor)
-    decision = chunks.decide(given_parts, LO, touched(touches), floor=below)
+    below = b"" if truncated_at is None else at(truncated_at)
+    decision = chunks.decide(given_parts, LO, touched(touches), truncated_at=below)
     assert decision.rows == read
-    if floor is not None and floor > 100:
+    if truncated_at is not None and truncated_at > 100:
         assert (decision.blob, decision.survivors, decision.fills) == (None, 0, 0)
         return
     assert decision.blob is not None

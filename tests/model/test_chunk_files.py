@@ -54,7 +54,7 @@ class Lake:
     deletes: str = "hard"
     batch: int = 0
     partial: bool = False
-    floor: bytes | None = None
+    truncated_at: bytes | None = None
     pending: int = -1
 
     @property
@@ -66,14 +66,14 @@ class Lake:
         self.batch += 1
         found = [*parts(*events), *(self.part(n, chunk) for n, chunk in enumerate(chunks))]
         own = TablePlan(
-            self.path, self.deletes, DELETION_VECTORS, partial=self.partial, floor=self.floor,
+            self.path, self.deletes, DELETION_VECTORS, partial=self.partial, truncated_at=self.truncated_at,
             pending=self.pending,
         )  # fmt: skip
         outcome = apply(TABLE, found, LakePlan("q", self.batch, "stream", lambda _: own))
         assert not outcome.code, outcome
         self.partial |= outcome.partial
         self.pending = self.batch if outcome.pending else -1
-        self.floor = max(filter(None, (self.floor, outcome.truncate)), default=None)
+        self.truncated_at = max(filter(None, (self.truncated_at, outcome.truncate)), default=None)
         return outcome
 
     def part(self, number, chunk):

@@ -38,7 +38,7 @@ def _emit(log, restarts):
 
 
 def _through(emitted, log, cuts):
-    """What passes, batch by batch, each with the high-water that the one before left."""
+    """What passes, batch by batch, each with the applied position that the one before left."""
     high, passed = AppliedPosition(), []
     edges = [0, *sorted(c % (len(emitted) + 1) for c in cuts), len(emitted)]
     for begin, end in pairwise(edges):
@@ -68,7 +68,7 @@ def test_what_passes_is_the_log(steps, restarts, cuts):
     emitted = _emit(log, restarts)
     passed, high = _through(emitted, log, cuts)
     assert high.position == log[-1][1]
-    # Events at the very high-water may pass again; nothing older ever does.
+    # Events at the very applied position may pass again; nothing older ever does.
     seen, first = -1, []
     for index in passed:
         if index > seen:
@@ -148,7 +148,7 @@ def test_cuts_leave_the_same_high_water_with_what_its_transaction_did(steps, res
         keys, values = zip(*emitted[begin:end], strict=True)
         offsets, headers = list(range(begin, end)), [None] * (end - begin)
         records = Records(*place, offsets, list(keys), list(values), headers)
-        return decoder.decode_range(records, replace(plan, high_waters={place: start})).high_water
+        return decoder.decode_range(records, replace(plan, applied={place: start})).applied_position
 
     high = AppliedPosition()
     for begin, end in pairwise(sorted({0, *(c % (len(emitted) + 1) for c in cuts), len(emitted)})):

@@ -78,7 +78,7 @@ def by_key(*packets):
 def assert_same(quick, general):
     assert quick.kinds == general.kinds
     assert quick.tables == general.tables
-    assert quick.high_water == general.high_water
+    assert quick.applied_position == general.applied_position
     assert (quick.first, quick.last, quick.regressed) == (general.first, general.last, -1)
     assert (quick.dead, quick.first_times) == (general.dead, general.first_times) == ([], [])
     assert {table for table, _ in quick.packets + general.packets} == set(quick.tables)
@@ -139,10 +139,10 @@ def change(op, key, before, after, commit, own, draw=None):
 @given(stretches(), st.data())
 def test_plain_stretches_are_read_and_come_out_the_same(records, data):
     first = data.draw(st.sampled_from([positions.LOWEST, lsns.pack(0, 8, 8)]))
-    water = AppliedPosition(
+    reached = AppliedPosition(
         first, data.draw(st.integers(0, 10**6)), creates=data.draw(st.booleans())
     )
-    plan = replace(PLAN, high_waters={(TOPIC, 0): water})
+    plan = replace(PLAN, applied={(TOPIC, 0): reached})
     quick, general = both(batch(records), plan)
     note("read" if quick else "left")
     if quick is not None:
@@ -233,7 +233,7 @@ def test_the_usual_stretch_is_read():
     (packet,) = (packet for _, packet in quick.packets)
     assert packet.column("key").to_pylist() == [b"[1]", b"[2]"]
     assert packet.column("row").to_pylist() == [{**ROW, "v": "y"}, {**ROW, "id": 2}]
-    assert quick.high_water == AppliedPosition(lsns.pack(0, 32, 40), 40004, creates=True)
+    assert quick.applied_position == AppliedPosition(lsns.pack(0, 32, 40), 40004, creates=True)
 
 
 def test_records_with_their_schema_are_read():
@@ -321,8 +321,8 @@ def test_what_is_not_plain_goes_the_general_way(odd):
         {"stopped": frozenset([TABLE])},
         {"max_event_bytes": 100},
         {"partial": frozenset([TABLE]), "carried": {TOPIC: (TABLE,)}},
-        {"high_waters": {(TOPIC, 0): AppliedPosition(lsns.pack(0, 8, 24))}},
-        {"high_waters": {(TOPIC, 0): AppliedPosition(lsns.pack(1, 0, 0))}},
+        {"applied": {(TOPIC, 0): AppliedPosition(lsns.pack(0, 8, 24))}},
+        {"applied": {(TOPIC, 0): AppliedPosition(lsns.pack(1, 0, 0))}},
     ],
 )
 def test_nor_do_other_tables_and_replays(change_of):
@@ -341,8 +341,8 @@ def test_two_rows_of_one_key_are_for_the_general_way():
 def test_a_delete_within_a_transaction_that_goes_on_is_for_the_general_way():
     gone = change("d", 1, ROW, None, 8, 24)
     for major, creates, taken in ((8, True, False), (8, False, True), (0, True, True)):
-        water = AppliedPosition(lsns.pack(0, major, 16), 0, creates=creates)
-        plan = replace(PLAN, high_waters={(TOPIC, 0): water})
+        reached = AppliedPosition(lsns.pack(0, major, 16), 0, creates=creates)
+        plan = replace(PLAN, applied={(TOPIC, 0): reached})
         assert (read([gone], plan) is not None) == taken
 
 

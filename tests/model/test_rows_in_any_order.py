@@ -54,7 +54,7 @@ def of_chunk(attempt: int, ids: list[int]) -> list[tuple[str, int, bytes]]:
         (shard,) = part.shards
         by_shard[shard][len(by_shard[shard])] = part.value or b""
     decided = {
-        shard: deciding.decide(parts, LO, key_log.newest([]), floor=b"").blob
+        shard: deciding.decide(parts, LO, key_log.newest([]), truncated_at=b"").blob
         for shard, parts in by_shard.items()
     }
     return [(f"chunk/{attempt}", shard, blob) for shard, blob in decided.items() if blob]

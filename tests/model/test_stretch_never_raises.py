@@ -55,7 +55,7 @@ def test_damaged_records_never_raise(seed, wrapped, known):
     )
     raw = kafka(records, 0, 0)
     done = decoder.decode_range(raw, plan)
-    assert decoder.decode_range(raw, plan).high_water == done.high_water
+    assert decoder.decode_range(raw, plan).applied_position == done.applied_position
     assert {letter.offset for letter in done.dead} <= set(raw.offsets)
     for letter in done.dead:
         assert (letter.key, letter.value) == (raw.keys[letter.offset], raw.values[letter.offset])
@@ -64,7 +64,9 @@ def test_damaged_records_never_raise(seed, wrapped, known):
         lake = DictLake()
         parts = [Part("0", n, packet) for n, packet in enumerate(mine)]
         with suppress(TableError):  # a damaged schema may give a column another type
-            resolve(parts, floor=None, pending=None, read_rows=lake.read_rows, deletes="hard")
+            resolve(
+                parts, truncated_at=None, pending=None, read_rows=lake.read_rows, deletes="hard"
+            )
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -162,7 +162,7 @@ def _no_gate(monkeypatch):
 
 
 def _truncates_gated(monkeypatch):
-    """As if a truncate were an event like others: below the high-water it is dropped."""
+    """As if a truncate were an event like others: below the applied position it is dropped."""
     old = decoder.drop_replays
 
     def gate(kinds, position, source_ts, start):
@@ -177,9 +177,9 @@ def _truncates_gated(monkeypatch):
     monkeypatch.setattr(decoder, "drop_replays", gate)
 
 
-def _no_floor(monkeypatch):
-    monkeypatch.setattr(key_changes, "below", lambda position, floor: False)
-    monkeypatch.setattr(resolving, "below", lambda position, floor: False)
+def _no_truncate_kept(monkeypatch):
+    monkeypatch.setattr(key_changes, "below", lambda position, truncated_at: False)
+    monkeypatch.setattr(resolving, "below", lambda position, truncated_at: False)
 
 
 def _no_carried_columns(monkeypatch):
@@ -256,7 +256,10 @@ _MOVES = replace(_PLAIN, truncates=False, snapshots=False, reads=False, keys=4, 
 _MUTANTS = {
     "no replay gate": (_no_gate, _PLAIN),
     "truncates dropped as replays": (_truncates_gated, _PLAIN),
-    "no truncate floor": (_no_floor, replace(_PLAIN, full=True, snapshots=False, reads=False)),
+    "truncate forgotten": (
+        _no_truncate_kept,
+        replace(_PLAIN, full=True, snapshots=False, reads=False),
+    ),
     "no columns from the old key": (_no_carried_columns, _MOVES),
     "no columns from later batches": (_no_late_columns, _MOVES),
     "no deferred shift": (_no_shift_rule, _DEFERRABLE),

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections import Counter
 from dataclasses import replace
 
 import msgspec
@@ -11,13 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark import tasks
+from lakemark.connectors.postgres import positions as lsns
+from lakemark.converters.registry import converter_of
 from lakemark.model import change_batch
-from lakemark.model.decoding import Report, StretchPlan
+from lakemark.model.decoding import AppliedPosition, Report, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
-from lakemark.source import decoder
+from lakemark.source import changed_keys, decoder
 from lakemark.state.tables import PipelineState, TableState
 from lakemark.tasks import DecodePlan
 from tests.kit.memory_pipeline import Broker
@@ -83,6 +86,37 @@ def test_touches_only_for_an_armed_batch(records):
     armed = decoded(batches, replace(PLAN, armed=True))
     assert set(armed[2]) == {"packet", "report", "touches"}
     assert armed[:2] == decoded(batches)[:2]
+
+
+def test_shards_get_the_keys_that_tables_have_and_each_key_is_made_once(records, monkeypatch):
+    """What a connector sends again is no event of the table, but its key is known to shards."""
+    seen, converter = Counter(), converter_of(PLAN.stretch.converter)
+    real = type(converter).canonical_keys
+
+    def counted(self, keys, schema):
+        seen.update((schema.table, key) for key in keys)
+        return [b'["made"]'] * len(keys) if schema.table == ITEMS else real(self, keys, schema)
+
+    monkeypatch.setattr(type(converter), "canonical_keys", counted)
+    again = {(f"shop.{ORDERS}", 0): AppliedPosition(lsns.pack(0, 8 * 106, 8 * 106), 106_000)}
+    plan = replace(PLAN, armed=True, stretch=replace(PLAN.stretch, applied=again))
+    rows = pa.Table.from_batches(tasks.decode(records.to_batches(), plan)).to_pylist()
+    of_tables = {
+        (row["table"], key)
+        for row in rows
+        if row["kind"] == tasks.PACKET
+        for key in change_batch.decode(row["blob"]).column("key").to_pylist()
+    }
+    of_shards = {
+        (touch["table"], touch["key"])
+        for row in rows
+        if row["kind"] == changed_keys.TOUCHES_KIND
+        for touch in changed_keys.unpack_touches(row["blob"]).to_pylist()
+    }
+    assert of_shards - of_tables == {(ORDERS, b"[%d]" % number) for number in (0, 4)}
+    assert of_tables < of_shards
+    assert len(seen) == 12
+    assert set(seen.values()) == {1}
 
 
 @pytest.mark.parametrize(("full", "kind"), [(False, change_batch.NET), (True, change_batch.LEAVE)])

@@ -1,7 +1,7 @@
 """The schema that a record's key and images are read by; the same for tables and shards.
 
-Pure. Packets and touches must have the same canonical key for a row, or a touch would
-not meet its chunk row; so they ask here.
+Pure. Packets and touches must have the same canonical key for a row, or a touch would not meet its
+chunk row: the keys that `fold` made are those of the touches, and the others are made here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ from lakemark.model.schema import TableSchema
 Numerics = Mapping[str, frozenset[str]]
 """Columns of type numeric, by table."""
 NO_NUMERICS: Final[Numerics] = MappingProxyType({})
+NOTHING_MADE: Final[Mapping[int, bytes | None]] = MappingProxyType({})
 
 
 def schema_of(
@@ -118,6 +119,7 @@ def canonical(
     *,
     schemas: Mapping[str, TableSchema],
     numerics: Numerics = NO_NUMERICS,
+    made: Mapping[int, bytes | None] = NOTHING_MADE,
 ) -> list[bytes | None]:
     """Canonical keys of the change events among decoded records; None elsewhere. Never raises.
 
@@ -127,6 +129,7 @@ def canonical(
         raw_keys: their Kafka keys.
         schemas: tables known from catalog or file.
         numerics: as for `schema_of`.
+        made: those that the tables were given, by index: the shards get the same.
     """
     out: list[bytes | None] = [None] * len(heads)
     change = int(Kind.CHANGE)
@@ -134,7 +137,9 @@ def canonical(
     for at, (kind, table, raw) in enumerate(
         zip(heads.kind, heads.table, heads.schema, strict=True)
     ):
-        if kind == change:
+        if kind == change and at in made:
+            out[at] = made[at]
+        elif kind == change:
             groups.setdefault((table, raw), []).append(at)
     for (table, raw_schema), places in groups.items():
         found = [raw_keys[at] for at in places]

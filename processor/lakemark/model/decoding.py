@@ -93,7 +93,7 @@ class StretchPlan:
         schemas: tables known from catalog or file, for records that bring no schema.
         ignorable: columns per table that events may still carry though the catalog, read after
             them, no longer has them: dropped columns.
-        high_waters: per (topic, partition), as of the start of the batch.
+        applied: per (topic, partition), as of the start of the batch.
         epoch: epoch of the positions.
         max_event_bytes: larger values are dead letters.
         max_bad_share: share of bad records in a stretch above which the table stops instead.
@@ -106,7 +106,7 @@ class StretchPlan:
         partial: tables that ever had an unavailable value: it is not tried to read them as plain.
         verified: tables whose entry in `schemas` was read just now: a value of another type is
             bad. Of other tables the catalog is read again first (`schema-check`).
-        stopped: tables that do not stream: their events only move the high-waters.
+        stopped: tables that do not stream: their events only move the applied positions.
         stopped_topics: topics all of whose tables are stopped.
         outputs: whether records of output topics, of whatever pipeline, are events as any.
         fills: by table, columns that images which are older than they lack, see `fills`.
@@ -118,7 +118,7 @@ class StretchPlan:
     modes: HandlingModes
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     ignorable: dict[str, frozenset[str]] = field(default_factory=dict)
-    high_waters: dict[tuple[str, int], AppliedPosition] = field(default_factory=dict)
+    applied: dict[tuple[str, int], AppliedPosition] = field(default_factory=dict)
     epoch: int = 0
     max_event_bytes: int = 4 << 20
     max_bad_share: float = 0.5
@@ -202,12 +202,13 @@ class DecodedRange:
         packets: (table, packet); none for tables with `stop` or `unknown_columns` in the report.
         dead: dead letters to be written before the tables.
         tables: reports by table id.
-        high_water: the partition's high-water after the stretch.
+        applied_position: the partition's applied position after the stretch.
         kinds: records by kind, for metrics.
         regressed: offset of the first regressed event, -1 = none.
         first_times: source times of a slot's first transactions in it, see
             `replay_filter.first_times`.
         applied: indices of the events that count, in log order, by table.
+        keys: canonical keys that were made, by index; None where the record's cannot be read.
     """
 
     topic: str
@@ -217,11 +218,12 @@ class DecodedRange:
     packets: list[tuple[str, pa.Table]]
     dead: list[DeadLetter]
     tables: dict[str, TableReport]
-    high_water: AppliedPosition
+    applied_position: AppliedPosition
     kinds: dict[int, int]
     regressed: int = -1
     first_times: list[int] = field(default_factory=list)
     applied: dict[str, list[int]] = field(default_factory=dict)
+    keys: dict[int, bytes | None] = field(default_factory=dict)
 
     def stopped(self) -> set[str]:
         """Tables that cannot go on at something in this stretch."""

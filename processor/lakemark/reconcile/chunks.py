@@ -192,7 +192,7 @@ class Decision:
 
 
 def decide(
-    parts: Mapping[int, bytes], lo: bytes, touched: pa.RecordBatch, *, floor: bytes
+    parts: Mapping[int, bytes], lo: bytes, touched: pa.RecordBatch, *, truncated_at: bytes
 ) -> Decision:
     """Decide which rows survive, and which fill. Only keys are looked at, and rows that lose.
 
@@ -200,7 +200,7 @@ def decide(
         parts: packets of upserts (rows) and deletes (keys without a row), by number.
         lo: position of the open row.
         touched: the touches of the table that the shard remembers, see `key_log.remembered`.
-        floor: position of the table's newest truncate; empty = none.
+        truncated_at: position of the table's newest truncate; empty = none.
 
     A chunk without any row has an empty packet: it says which columns the table has.
     """
@@ -211,7 +211,7 @@ def decide(
     names = ("action", "key") if newer.num_rows else ("action",)
     heads = [change_batch.columns(blob, *names) for blob in blobs]
     read = sum(_count(pc.equal(head.column("action"), net_change.UPSERT)) for head in heads)
-    if floor and positions.below_truncate(lo, floor):
+    if truncated_at and positions.below_truncate(lo, truncated_at):
         return Decision(rows=read)
     rows = sum(head.num_rows for head in heads)
     settled: list[tuple[bytes, change_batch.Mask | None, change_batch.Mask | None]] = []

@@ -56,7 +56,7 @@ class ShardState(msgspec.Struct):
         highest: highest position of anything remembered since the first run was armed.
         segments: touches as Arrow IPC, see `key_log`.
         rows: number of touches per segment.
-        floors, blind, own: newest truncate, unreadable key, own snapshot per table.
+        truncated_at, blind, own: newest truncate, unreadable key, own snapshot per table.
         windows: by uuid.
         attempts: attempts that are not decided yet.
         closed: attempts that are over.
@@ -69,7 +69,7 @@ class ShardState(msgspec.Struct):
     highest: bytes = positions.LOWEST
     segments: list[bytes] = []
     rows: list[int] = []
-    floors: dict[str, bytes] = {}
+    truncated_at: dict[str, bytes] = msgspec.field(default_factory=dict, name="floors")
     blind: dict[str, bytes] = {}
     own: dict[str, bytes] = {}
     windows: dict[str, Window] = {}

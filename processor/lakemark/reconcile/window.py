@@ -7,7 +7,7 @@ While no run is armed nothing is remembered and the state is not rewritten. A ru
 `run-start` record and disarmed by its `run-end`; in between the shard keeps, of the run's tables:
 
 * touches (`key_log`): per key its newest position and its *barrier*, that of the newest c or d;
-* floors (truncates), blind spots (changes whose key cannot be read) and snapshots of the
+* newest truncates, blind spots (changes whose key cannot be read) and snapshots of the
   connector's own: per table the newest position;
 * windows: id, position of the open row (or one before it: `_open`), position of the close row and
   the server that wrote it;
@@ -287,7 +287,7 @@ def _drop_tables(now: ShardState) -> None:
     tables = now.tables()
     kept = [key_log.of_tables(key_log.read(segment), tables) for segment in now.segments]
     _set_segments(now, [batch for batch in kept if batch.num_rows])
-    for found in (now.floors, now.blind, now.own, now.decided):
+    for found in (now.truncated_at, now.blind, now.own, now.decided):
         for table in set(found) - tables:
             del found[table]
     for attempt in [n for n, of in now.attempts.items() if of.run not in now.runs]:
@@ -314,7 +314,7 @@ def _set_segments(now: ShardState, batches: list[pa.RecordBatch], *, same: int =
 
 
 def _mark(now: ShardState, marks: Sequence[ShardMark], outputs: list[Output]) -> bytes | None:
-    """Take in floors, blind spots, own snapshots and windows; marks come in position order.
+    """Take in truncates, blind spots, own snapshots and windows; marks come in position order.
 
     Returns:
         the position below which touches may be forgotten, if it has risen.
@@ -327,7 +327,7 @@ def _mark(now: ShardState, marks: Sequence[ShardMark], outputs: list[Output]) ->
             continue
         if mark.table not in tables:
             continue
-        found = {changed_keys.TRUNCATE: now.floors, changed_keys.BLIND: now.blind}.get(
+        found = {changed_keys.TRUNCATE: now.truncated_at, changed_keys.BLIND: now.blind}.get(
             mark.kind, now.own
         )
         if mark.position <= found.get(mark.table, b""):
@@ -398,9 +398,9 @@ def _decide(now: ShardState, shard: int) -> list[Output]:
         else:
             if touched is None:
                 touched = _touched(now)
-            floor = now.floors.get(attempt.table, b"")
+            truncated_at = now.truncated_at.get(attempt.table, b"")
             of_table = key_log.of_tables(touched, [attempt.table])
-            decision = chunks.decide(attempt.parts, low.open, of_table, floor=floor)
+            decision = chunks.decide(attempt.parts, low.open, of_table, truncated_at=truncated_at)
             if decision.blob is not None:
                 outputs.append(Output(SURVIVORS, attempt.table, decision.blob, f"chunk/{number}"))
             settled = msgspec.structs.replace(

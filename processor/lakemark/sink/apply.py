@@ -188,7 +188,7 @@ class _Work:
         made_by = formats.format_named(plan.format)
         sink = made_by.sink_of(own.path, own.engine, plan.options, query=plan.query)
         outcome = TableOutcome(table, key=list(key), engine=sink.engine, step=plan.step)
-        outcome.truncate = _newer(truncates, own.floor)
+        outcome.truncate = _newer(truncates, own.truncated_at)
         outcome.key_ends = key_ends(_keys(parts), _key_types(parts, key))
         outcome.partial = any(resolving.is_partial(part.packet) for part in parts)
         if own.pending_over >= 0:
@@ -295,7 +295,7 @@ class _Work:
         """
         own, table = self.own, self.outcome.table
         by_source = [part for part in self.parts if not part.is_sweep]
-        if self.outcome.truncate and _newer(_truncates(by_source), own.floor):
+        if self.outcome.truncate and _newer(_truncates(by_source), own.truncated_at):
             schema_changes.require_truncate(table, own.policy)
         schema = self.schema = _schema(self.parts, own, table)
         if schema is None or self.sink.opened is None:
@@ -355,7 +355,7 @@ class _Work:
             self.parts,
             deletes=own.deletes,
             pending=self.waiting,
-            floor=max(own.floor or b"", outcome.truncate) or None,
+            truncated_at=max(own.truncated_at or b"", outcome.truncate) or None,
             fills=own.partial or outcome.partial,
         )
         self._fill()
@@ -409,13 +409,13 @@ class _Work:
 
         return resolve(
             self.parts,
-            floor=own.floor,
+            truncated_at=own.truncated_at,
             pending=self.waiting,
             read_rows=self.sink.read_rows,
             deletes=own.deletes,
             settled=own.settled,
             stale=frozenset(map(str.encode, own.stale or ())) if sure else None,
-            horizon=own.horizon,
+            applied_close=own.applied_close,
             partial=own.partial,
         )
 
@@ -495,10 +495,10 @@ def _truncates(parts: Sequence[Part]) -> list[bytes]:
     ]
 
 
-def _newer(truncates: Sequence[bytes], floor: bytes | None) -> bytes:
+def _newer(truncates: Sequence[bytes], truncated_at: bytes | None) -> bytes:
     """Position of the newest truncate, if it is a new one; else empty."""
     newest = max(truncates, default=b"")
-    return newest if floor is None or newest > floor else b""
+    return newest if truncated_at is None or newest > truncated_at else b""
 
 
 def _keys(parts: Sequence[Part]) -> Iterator[pa.ChunkedArray]:

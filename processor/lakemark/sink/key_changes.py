@@ -20,9 +20,9 @@ Same = Callable[[NetChange, NetChange], bool]
 KeyChange = tuple[bytes, bytes]  # new key and position name it
 
 
-def below(position: bytes, floor: bytes | None) -> bool:
-    """Say whether a truncate at `floor` removes a row at `position`."""
-    return floor is not None and positions.below_truncate(position, floor)
+def below(position: bytes, truncated_at: bytes | None) -> bool:
+    """Say whether a truncate at `truncated_at` removes a row at `position`."""
+    return truncated_at is not None and positions.below_truncate(position, truncated_at)
 
 
 @dataclass(slots=True)
@@ -60,9 +60,9 @@ class PendingKeyChanges:
     """
 
     pool: RowImages
-    floor: bytes | None
+    truncated_at: bytes | None
     settled: bytes | None
-    horizon: bytes
+    applied_close: bytes
     stale: frozenset[bytes] | None = frozenset()
     moved: dict[KeyChange, _Moved] = field(default_factory=dict)
     awaited: dict[KeyChange, tuple[bytes, int]] = field(default_factory=dict)
@@ -78,14 +78,14 @@ class PendingKeyChanges:
         for record in change_batch.records_of(pending, np.arange(pending.num_rows), offset=offset):
             change = (record.key, record.position)
             other = record.other_key or b""
-            if below(record.position, self.floor):
+            if below(record.position, self.truncated_at):
                 continue
             if record.record == change_batch.MOVED:
                 self.moved[change] = _Moved(other, record.net)
             elif record.record == change_batch.AWAITED:
                 if record.net is not None:
                     self.awaited[change] = (other, record.net.row)
-            elif record.net is None or not below(record.net.position, self.floor):
+            elif record.net is None or not below(record.net.position, self.truncated_at):
                 self.displaced[record.key] = (record.position, record.net)
 
     def watched(self, leaves: Iterable[KeyLeft]) -> dict[bytes, int]:
@@ -133,7 +133,7 @@ class PendingKeyChanges:
                 if not self.full:  # only likely, then
                     self._doubt(key, step)
             after, left = net_change.apply_step(state, step, same=same)
-            if not isinstance(step, NetChange) and step.net.position <= self.horizon:
+            if not isinstance(step, NetChange) and step.net.position <= self.applied_close:
                 left = None  # the row may be ahead of this step
                 self._doubt(key, step)
             if self.stale is None or key in self.stale:

@@ -30,7 +30,7 @@ class TablePlan:
     Attributes:
         engine: that writes it; empty = the one that small tables have.
         settled: position that every partition of the table has passed.
-        horizon: highest close row of the chunks that earlier batches applied.
+        applied_close: highest close row of the chunks that earlier batches applied.
         partial: whether any event of the table so far lacked a column.
         stale: canonical keys whose rows miss an event; None = any row may.
         key: columns by which the rows that are there are told apart; empty = not known.
@@ -46,13 +46,13 @@ class TablePlan:
     path: str
     deletes: str = "hard"
     engine: str = ""
-    floor: bytes | None = None
+    truncated_at: bytes | None = None
     pending: int = -1
     pending_step: str = STREAM
     pending_over: int = -1
     pending_over_step: str = STREAM
     settled: bytes | None = None
-    horizon: bytes | None = None
+    applied_close: bytes | None = None
     partial: bool = False
     stale: frozenset[str] | None = frozenset()
     key: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 Pure: it reads the table through a function. In order:
 
-1. the row images of all packets become one pool; the truncate floor drops what lies below it;
+1. the row images of all packets become one pool; the newest truncate drops what lies below it;
 2. keys whose packets say everything go straight through, column by column;
 3. stretches of one key from several packets are composed (`net_change.compose`);
 4. keys that take part in key changes start from the table's row and take their steps one by one
@@ -13,9 +13,10 @@ Pure: it reads the table through a function. In order:
    another value than that, its key is read again;
 6. the result is laid out as the write set of the engines.
 
-A snapshot's row shows its key as it was at some moment up to the chunk's close row, the *horizon*,
-though its position is that of the open row. A key change from below the horizon that comes later
-may find a row that is ahead of it: it carries nothing over, and its keys are read again.
+A snapshot's row shows its key as it was at some moment up to the chunk's close row
+(`applied_close`), though its position is that of the open row. A key change from below it that
+comes later may find a row that is ahead of it: it carries nothing over, and its keys are read
+again.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -68,7 +69,7 @@ class Resolution:
         truncate: position below which rows are removed first; None = no new truncate.
         pending: what later batches need of this one's key changes, as a packet; None = nothing.
         unavailable: rows of the write set that still have unavailable columns.
-        dropped: changes below the truncate floor.
+        dropped: changes below the newest truncate.
         reread: keys whose rows only the source can make whole again.
         completed: rows as in the write set, and whole: events have left them with unavailable
             columns, and no other event has the values. None = there are none.
@@ -86,12 +87,12 @@ class Resolution:
 def resolve(
     parts: Sequence[Part],
     *,
-    floor: bytes | None,
+    truncated_at: bytes | None,
     pending: pa.Table | None,
     read_rows: ReadRows,
     deletes: str,
     settled: bytes | None = None,
-    horizon: bytes | None = None,
+    applied_close: bytes | None = None,
     stale: frozenset[bytes] | None = frozenset(),
     partial: bool = True,
 ) -> Resolution:
@@ -103,14 +104,14 @@ def resolve(
 
     Args:
         parts: all packets of the table in this batch.
-        floor: position of the newest truncate applied before.
+        truncated_at: position of the newest truncate applied before.
         pending: what earlier batches left (`Resolution.pending`).
         read_rows: given a table of key columns, the lake's rows with these keys, `_cdc` included,
             all columns under the source's names.
         deletes: `hard` or `soft`.
         settled: every partition of the table's topic has passed this position: what waits for the
             other half of a key change below it waits in vain and is forgotten.
-        horizon: highest close row of the chunks that earlier batches applied.
+        applied_close: highest close row of the chunks that earlier batches applied.
         stale: keys whose rows miss an event and have not been read again yet; None = any may.
         partial: whether the table may have rows with unavailable columns.
 
@@ -123,21 +124,21 @@ def resolve(
         tables.append(pending)
     pool = RowImages(tables, change_batch.key_columns(tables), deletes=deletes)
     truncate = max(_truncates(tables), default=None)
-    if truncate is not None and floor is not None and truncate <= floor:
+    if truncate is not None and truncated_at is not None and truncate <= truncated_at:
         truncate = None  # one that comes again
-    floor = truncate or floor
-    batch = _Batch(ordered, floor)
+    truncated_at = truncate or truncated_at
+    batch = _Batch(ordered, truncated_at)
     if not (partial or any(is_partial(table) for table in tables)):
         batch.fills.clear()
     waiting = None
     if pending is not None or not batch.is_composed():
         missed = None if stale is None else stale | _missed(tables)
-        waiting = PendingKeyChanges(pool, floor, settled, horizon or b"", missed)
+        waiting = PendingKeyChanges(pool, truncated_at, settled, applied_close or b"", missed)
     if waiting is not None and pending is not None:
         waiting.load(pending, pool.offsets[-1])
     nets, special = batch.compose(waiting)
     if waiting is not None and special:
-        nets += waiting.settle(special, _read(special, pool, read_rows, floor))
+        nets += waiting.settle(special, _read(special, pool, read_rows, truncated_at))
     write_set = pool.simple_rows(batch.plain)
     if nets:
         write_set = pa.concat_tables([write_set, pool.net_rows(nets)])
@@ -179,14 +180,14 @@ def _missed(tables: Sequence[pa.Table]) -> frozenset[bytes]:
 
 
 def _read(
-    special: dict[bytes, Special], pool: RowImages, read_rows: ReadRows, floor: bytes | None
+    special: dict[bytes, Special], pool: RowImages, read_rows: ReadRows, truncated_at: bytes | None
 ) -> dict[bytes, NetChange]:
     """The table's rows of special keys, without those that a truncate removes."""
     rows = read_rows(pool.key_table([one.row for one in special.values()]))
     if not rows.num_rows:
         return {}
     found = pool.add_lake_rows(rows, special)
-    return {key: net for key, net in found.items() if not below(net.position, floor)}
+    return {key: net for key, net in found.items() if not below(net.position, truncated_at)}
 
 
 # -- packets → plain rows, nets and steps by key -------------------------------------------------
@@ -201,17 +202,17 @@ class _Batch:
         rest: partition, pool row and step of every record of the other keys, in any order: pool
             rows of one partition are in log order.
         fills: rows of chunks that lost, by key.
-        dropped: number of changes below the floor.
+        dropped: number of changes below the newest truncate.
     """
 
-    def __init__(self, ordered: Sequence[Part], floor: bytes | None) -> None:
+    def __init__(self, ordered: Sequence[Part], truncated_at: bytes | None) -> None:
         names = change_batch.CONTROL.names
         control = pa.concat_tables(
             [change_batch.CONTROL.empty_table(), *(part.packet.select(names) for part in ordered)]
         )
         self.keys = control.column("key").combine_chunks()
         change = control.column("action").is_valid().to_numpy()
-        low = change & _which_below(control.column("position"), floor)
+        low = change & _which_below(control.column("position"), truncated_at)
         self.dropped = int(np.count_nonzero(low))
         change &= ~low
         alone = change & _occurs_once(self.keys, change)
@@ -282,11 +283,11 @@ class _Batch:
         return nets, special
 
 
-def _which_below(column: pa.ChunkedArray, floor: bytes | None) -> npt.NDArray[np.bool_]:
-    """Mark the positions that a truncate at `floor` removes."""
-    if floor is None:
+def _which_below(column: pa.ChunkedArray, truncated_at: bytes | None) -> npt.NDArray[np.bool_]:
+    """Mark the positions that a truncate at `truncated_at` removes."""
+    if truncated_at is None:
         return np.zeros(len(column), dtype=bool)
-    return positions.which_below_truncate(column, floor)
+    return positions.which_below_truncate(column, truncated_at)
 
 
 def _occurs_once(names: pa.Array, counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

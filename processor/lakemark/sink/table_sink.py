@@ -214,7 +214,7 @@ class TableSink(Protocol):
         *,
         deletes: str,
         pending: pa.Table | None,
-        floor: bytes | None,
+        truncated_at: bytes | None,
         fills: bool,
     ) -> tuple[Sequence[Part], Sequence[Any]]:
         """Return parts with all images that `resolve` needs, and rows that stay in their files."""

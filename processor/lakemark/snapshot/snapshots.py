@@ -88,13 +88,13 @@ class Snapshots:
 
 
 def _passed(entry: TableState, state: PipelineState) -> bytes:
-    waters = [
-        state.high_waters.get(topic, {}).get(partition)
+    applied = [
+        state.applied.get(topic, {}).get(partition)
         for topic in entry.topics
         for partition in state.offsets.get(topic, {})
     ]
-    known = [bytes.fromhex(water.position) for water in waters if water is not None]
-    return min(known) if known and len(known) == len(waters) else b""
+    known = [bytes.fromhex(reached.position) for reached in applied if reached is not None]
+    return min(known) if known and len(known) == len(applied) else b""
 
 
 def _now(entry: TableState, state: PipelineState) -> StreamedTable:

@@ -49,11 +49,11 @@ def decode_range(records: Records, plan: StretchPlan, heads: Headers | None = No
         heads: its headers, where they are known already.
     """
     heads = heads or headers(records, plan)
-    start = plan.high_waters.get((records.topic, records.partition), AppliedPosition())
+    start = plan.applied.get((records.topic, records.partition), AppliedPosition())
     gated = drop_replays(heads.kind, heads.position, heads.source_ts, start)
-    water = replace(gated.after, creates=_creates(heads, gated.keep, start, gated.after))
+    reached = replace(gated.after, creates=_creates(heads, gated.keep, start, gated.after))
     first, last = (records.offsets[0], records.offsets[-1]) if records.offsets else (-1, -1)
-    out = DecodedRange(records.topic, records.partition, first, last, [], [], {}, water, {})
+    out = DecodedRange(records.topic, records.partition, first, last, [], [], {}, reached, {})
     out.kinds = dict(Counter(heads.kind))
     out.first_times = first_times(heads.kind, heads.position, heads.source_ts, gated.keep)
     by_table: dict[str, list[int]] = {}
@@ -94,8 +94,8 @@ def _creates(
 ) -> bool:
     """Say whether the transaction at the stretch's end has created rows, here or before.
 
-    What does not move the high-water may stand between two events of the transaction: truncates
-    that a restarted connector sends again, rows of its incremental snapshots.
+    What does not move the applied position may stand between two events of the transaction:
+    truncates that a restarted connector sends again, rows of its incremental snapshots.
     """
     if start.creates and one_transaction(start.position, end.position):
         return True
@@ -125,7 +125,7 @@ class _Work:
         self.records = records
         self.heads = heads
         self.converter = converter_of(plan.converter)
-        self.raw = Raw(self.converter, heads, records.keys, records.headers, since)
+        self.raw = Raw(self.converter, heads, records.keys, records.headers, since, out.keys)
         self.plan = plan
         self.out = out
 

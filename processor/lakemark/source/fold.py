@@ -32,7 +32,7 @@ class Raw:
     """One stretch's records as they came, column by column, with their decoded headers.
 
     `converter`: of the records. `since`: where earlier stretches came to, perhaps the middle of a
-    transaction.
+    transaction. `made`: takes the canonical keys, by index: see `DecodedRange.keys`.
     """
 
     converter: Converter
@@ -40,6 +40,7 @@ class Raw:
     keys: Sequence[bytes | None]
     headers: Sequence[list[dict[str, Any]] | None]
     since: AppliedPosition = field(default_factory=AppliedPosition)
+    made: dict[int, bytes | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -104,6 +105,7 @@ class _Fold:
 
     def run(self, run: Sequence[int]) -> None:
         canonical = self.converter.canonical_keys([self.raw.keys[i] for i in run], self.schema)
+        self.raw.made.update(zip(run, canonical, strict=True))
         if None in canonical:
             run, canonical = self._keyed(run, canonical)
         named = [key for key in canonical if key is not None]

@@ -1,10 +1,10 @@
 """The replay gate: what a connector emits again is recognised by position and dropped.
 
 A connector emits each Kafka partition in position order. After a restart it emits a stretch again;
-everything below the partition's high-water position has been applied before. Rows of the
+everything below the partition's applied position has been applied before. Rows of the
 connector's own snapshot start the partition again: their positions are sampled outside the stream.
-High-waters are state of a *batch*, not of the table: a repeated batch starts from the same ones
-and decides as it did the first time.
+Applied positions are state of a *batch*, not of the table: a repeated batch starts from the same
+ones and decides as it did the first time.
 """
 
 import operator
@@ -27,9 +27,9 @@ class Gated:
     Attributes:
         keep: indices that are applied, in offset order.
         replays: number of events dropped as replays.
-        regressed: index of the first event below the high-water with a newer source time than
+        regressed: index of the first event below the applied position with a newer source time than
             anything seen: a restored or failed-over source, not a replay. None = none.
-        after: the partition's high-water after the stretch.
+        after: the partition's applied position after the stretch.
     """
 
     keep: list[int]
@@ -49,8 +49,8 @@ def drop_replays(
 ) -> Gated:
     """Decides which events of one partition, in offset order, are new.
 
-    Events equal to the high-water pass: one WAL record can hold many rows (COPY), and applying an
-    event twice changes nothing. Reads of incremental snapshots never raise the high-water.
+    Events equal to the applied position pass: one WAL record can hold many rows (COPY), and
+    applying an event twice changes nothing. Reads of incremental snapshots never raise it.
 
     Truncates always pass. They have no key: one that was lost on its way and is sent again may
     come to another partition, which is past it. They are applied by position, so an old one does

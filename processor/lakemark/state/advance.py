@@ -233,7 +233,7 @@ def _count(
         if report.topic not in entry.topics:
             entry.topics.append(report.topic)
             if entry.state != tables.STREAMING:  # it begins there, for the day on which it goes on
-                entry.progress.add_topic(report.topic, start, before.high_waters)
+                entry.progress.add_topic(report.topic, start, before.applied)
         if table not in again and (entry.state == tables.STREAMING or found.events):
             entry.size.count(found)
         entry.repair.doubt_keys(found.reread, batch=state.batch)
@@ -317,7 +317,7 @@ def begun_anew(state: PipelineState, reports: Sequence[Report]) -> None:
     streamed before it; that of a pipeline's first slot is not.
 
     Args:
-        state: the state being made, with the high-waters of the batch before.
+        state: the state being made, with the applied positions of the batch before.
         reports: of the batch.
     """
     times = {time for report in reports for time in report.first_times}
@@ -325,9 +325,11 @@ def begun_anew(state: PipelineState, reports: Sequence[Report]) -> None:
     if newest <= state.begun:
         return  # it goes on, or comes again
     known, state.begun = state.begun, newest
-    waters = [water for found in state.high_waters.values() for water in found.values()]
-    streamed = [water for water in waters if positions.is_of_stream(bytes.fromhex(water.position))]
-    older = any(water.source_ts < newest for water in streamed)
+    applied = [reached for found in state.applied.values() for reached in found.values()]
+    streamed = [
+        reached for reached in applied if positions.is_of_stream(bytes.fromhex(reached.position))
+    ]
+    older = any(reached.source_ts < newest for reached in streamed)
     if not (known or older or len(times) > 1):
         return
     for entry in state.entries():
@@ -367,11 +369,11 @@ def chunks(
     return news
 
 
-def high_waters(state: PipelineState, reports: Sequence[Report]) -> None:
-    """Take the partitions' new high-waters into the state."""
+def applied(state: PipelineState, reports: Sequence[Report]) -> None:
+    """Take the partitions' new applied positions into the state."""
     for report in sorted(reports, key=lambda one: one.first):
-        water = StoredPosition(report.position.hex(), report.source_ts, report.creates)
-        state.high_waters.setdefault(report.topic, {})[report.partition] = water
+        reached = StoredPosition(report.position.hex(), report.source_ts, report.creates)
+        state.applied.setdefault(report.topic, {})[report.partition] = reached
 
 
 def start_offsets(
@@ -399,8 +401,8 @@ def start_offsets(
     return start
 
 
-def waters_of(reports: Sequence[Report]) -> dict[tuple[str, int], StoredPosition]:
-    """Return the high-waters at the end of the stretches that were read."""
+def applied_positions(reports: Sequence[Report]) -> dict[tuple[str, int], StoredPosition]:
+    """Return the applied positions at the end of the stretches that were read."""
     return {
         (report.topic, report.partition): StoredPosition(
             report.position.hex(), report.source_ts, report.creates

@@ -29,13 +29,13 @@ class CatchUpTurn:
     Attributes:
         tables: whose turn it is.
         start, end: Kafka offsets of what is read.
-        high_waters: the partitions' high-waters at `start`.
+        applied: the partitions' applied positions at `start`.
     """
 
     tables: list[str] = field(default_factory=list)
     start: Offsets = field(default_factory=dict)
     end: Offsets = field(default_factory=dict)
-    high_waters: StoredPositions = field(default_factory=dict)
+    applied: StoredPositions = field(default_factory=dict)
 
 
 def turn(state: PipelineState, *, limit: int, most: int) -> CatchUpTurn:
@@ -58,7 +58,7 @@ def turn(state: PipelineState, *, limit: int, most: int) -> CatchUpTurn:
             start, end = work[0][topic], work[1][topic]
             found.start[topic], found.end[topic] = start, end
             left -= sum(end[partition] - max(0, begin) for partition, begin in start.items())
-        found.high_waters |= entry.progress.high_waters
+        found.applied |= entry.progress.applied
         if left <= 0 or len(found.tables) == most:
             break
     return found
@@ -76,10 +76,7 @@ def _places(entry: TableState) -> dict[str, Any]:
     return {
         topic: (
             old,
-            *(
-                d.get(topic)
-                for d in (progress.from_offsets, progress.high_waters, progress.old_ends)
-            ),
+            *(d.get(topic) for d in (progress.from_offsets, progress.applied, progress.old_ends)),
         )
         for topic in entry.topics
     }
@@ -98,21 +95,21 @@ def go_on(state: PipelineState) -> list[str]:
 
 
 def end(
-    state: PipelineState, had: CatchUpTurn, waters: Mapping[tuple[str, int], StoredPosition]
+    state: PipelineState, had: CatchUpTurn, applied: Mapping[tuple[str, int], StoredPosition]
 ) -> None:
     """Move the tables on whose turn it was, unless something stopped them in it.
 
     Args:
         state: the state being made, with the turn's outcomes in it.
         had: the turn.
-        waters: the partitions' high-waters at its end.
+        applied: the partitions' applied positions at its end.
     """
     for name in had.tables:
         entry = state.tables[name]
         entry.progress.had_turn(state.batch)
         if entry.state == CATCHING_UP and not entry.code:
             own = {topic: had.end[topic] for topic in entry.topics if topic in had.end}
-            passed = {place: water for place, water in waters.items() if place[0] in own}
+            passed = {place: reached for place, reached in applied.items() if place[0] in own}
             advance(entry, own, passed, state.offsets, state.batch)
 
 
@@ -148,10 +145,10 @@ def slice_of(entry: TableState, end: Offsets, *, limit: int) -> tuple[Offsets, O
 def advance(
     entry: TableState,
     to: Offsets,
-    waters: Mapping[tuple[str, int], StoredPosition],
+    applied: Mapping[tuple[str, int], StoredPosition],
     end: Offsets,
     batch: int,
 ) -> None:
     """Move a table on after a slice, into the stream once it is at the batch's end."""
-    if entry.progress.advance(entry.topics, to, waters, end):
+    if entry.progress.advance(entry.topics, to, applied, end):
         entry.stream(batch)

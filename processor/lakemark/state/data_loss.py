@@ -171,7 +171,7 @@ def begin_again(
             for begins in (*state.epochs, state.regressed):
                 begins.pop(topic, None)
         if set(first) != set(old):  # keys are in other partitions now
-            state.high_waters.pop(topic, None)
+            state.applied.pop(topic, None)
             for entry in state.tables.values():
                 entry.progress.forget_positions(topic)
         state.offsets[topic] = dict(first)

@@ -3,10 +3,10 @@
 Nothing of the batch in which they are seen is applied to such a table. It reads the old partitions
 to the ends that they have by then, in one piece, because what follows of a key may be anywhere.
 
-New partitions have no high-water. An event that was lost on its way to an old partition, while
-later ones were stored, is sent again, and now it comes to a new one: by what the old ones have
-passed it would be a replay. What passes that really is one changes nothing in a table in the end;
-an output topic may repeat it.
+New partitions have no applied position. An event that was lost on its way to an old while later
+ones were stored, is sent again, and now it comes to a new one: by what the old ones have passed it
+would be a replay. What passes that really is one changes nothing in a table in the end; an output
+topic may repeat it.
 
 With a multiple of partitions keys only move to new ones. Else they move between old ones too, where
 nothing tells when, and events may have been applied in the wrong order: the table needs a run with

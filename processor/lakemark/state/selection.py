@@ -90,11 +90,11 @@ def move(
         name: which table.
         topics: where events of it are.
         start: Kafka offsets at which the batch began.
-        before: the state before the batch, whose high-waters hold at these offsets.
+        before: the state before the batch, whose applied positions hold at these offsets.
     """
     entry = state.tables[name] = state.left.pop(name).entry
     entry.topics = sorted(topics)
-    entry.progress.hold(entry.topics, start, before.high_waters)
+    entry.progress.hold(entry.topics, start, before.applied)
     if entry.state == STREAMING:
         entry.state, entry.since_batch = CATCHING_UP, state.batch
     entry.repair.doubt_all(MOVED, state.batch)
@@ -103,7 +103,7 @@ def move(
 def _leave(state: PipelineState, name: str, *, captured: bool) -> None:
     entry = state.tables.pop(name)
     if entry.state == STREAMING:
-        entry.progress.hold(entry.topics, state.offsets, state.high_waters)
+        entry.progress.hold(entry.topics, state.offsets, state.applied)
     state.left[name] = LeftOut(entry, captured)
 
 

@@ -48,26 +48,28 @@ StoredPositions = dict[str, dict[int, StoredPosition]]
 class TableProgress(msgspec.Struct, omit_defaults=True):
     """The place of a table in its topics while it does not stream; empty while it does.
 
+    `applied`, `truncated_at` and `applied_close` are stored under the names that they had first.
+
     Attributes:
         slice_batch: batch in which it last had its turn to catch up; -1 = none yet.
         from_offsets: first Kafka offsets not applied.
-        high_waters: the partitions' applied positions at those offsets.
+        applied: the partitions' applied positions at those offsets.
         skip_to: Kafka offsets up to which its events are left out: it streams from the first batch
             that begins there; None = nothing is left out.
         old_ends: after a change of the partition count: what must be read of the old partitions
             before anything else.
-        floor: hex position of the newest truncate.
-        horizon: hex position of the highest close row of the chunks that were applied: up to
+        truncated_at: hex position of the newest truncate.
+        applied_close: hex position of the highest close row of the chunks that were applied: up to
             it the table's rows may be ahead of their positions.
     """
 
     slice_batch: int = -1
     from_offsets: Offsets = msgspec.field(default_factory=dict)
-    high_waters: StoredPositions = msgspec.field(default_factory=dict)
+    applied: StoredPositions = msgspec.field(default_factory=dict, name="high_waters")
     skip_to: Offsets | None = None
     old_ends: Offsets = msgspec.field(default_factory=dict)
-    floor: str = ""
-    horizon: str = ""
+    truncated_at: str = msgspec.field(default="", name="floor")
+    applied_close: str = msgspec.field(default="", name="horizon")
 
     def hold(
         self,
@@ -86,7 +88,7 @@ class TableProgress(msgspec.Struct, omit_defaults=True):
         """
         topics, ends = list(topics), ends or {}
         self.from_offsets = {topic: dict(start.get(topic, {})) for topic in topics}
-        self.high_waters = {topic: dict(applied.get(topic, {})) for topic in topics}
+        self.applied = {topic: dict(applied.get(topic, {})) for topic in topics}
         self.old_ends = {topic: dict(ends[topic]) for topic in topics if topic in ends}
 
     def add_topic(
@@ -94,7 +96,7 @@ class TableProgress(msgspec.Struct, omit_defaults=True):
     ) -> None:
         """Stand at `start` in one more topic."""
         self.from_offsets[topic] = dict(start.get(topic, {}))
-        self.high_waters[topic] = dict(applied.get(topic, {}))
+        self.applied[topic] = dict(applied.get(topic, {}))
 
     def advance(
         self,
@@ -114,7 +116,7 @@ class TableProgress(msgspec.Struct, omit_defaults=True):
         for topic, partitions in to.items():
             self.from_offsets.setdefault(topic, {}).update(partitions)
         for (topic, partition), position in applied.items():
-            self.high_waters.setdefault(topic, {})[partition] = position
+            self.applied.setdefault(topic, {})[partition] = position
         if not _is_past(self.old_ends, self.from_offsets):
             return False
         self.old_ends = {}
@@ -143,11 +145,11 @@ class TableProgress(msgspec.Struct, omit_defaults=True):
 
     def forget_positions(self, topic: str) -> None:
         """Know no position of a topic's partitions: its keys are in other ones now."""
-        self.high_waters.pop(topic, None)
+        self.applied.pop(topic, None)
 
     def end(self) -> None:
         """Stand nowhere: the stream brings what comes next."""
-        self.from_offsets, self.high_waters, self.old_ends, self.skip_to = {}, {}, {}, None
+        self.from_offsets, self.applied, self.old_ends, self.skip_to = {}, {}, {}, None
 
     def skip(self, goals: Offsets | None) -> None:
         """Leave out events up to these offsets; None = none."""
@@ -163,11 +165,11 @@ class TableProgress(msgspec.Struct, omit_defaults=True):
 
     def truncated(self, position: bytes) -> None:
         """Note a truncate; empty = none."""
-        self.floor = max(self.floor, position.hex())
+        self.truncated_at = max(self.truncated_at, position.hex())
 
     def closed(self, position: str) -> None:
         """Note the close row of a chunk that was applied, as hex."""
-        self.horizon = max(self.horizon, position)
+        self.applied_close = max(self.applied_close, position)
 
 
 def _is_past(goals: Offsets, at: Offsets) -> bool:

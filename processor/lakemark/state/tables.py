@@ -125,10 +125,11 @@ class PipelineState(msgspec.Struct):
         ignorable: columns per table that the catalog no longer has.
         control: end offset of the control topic in that batch.
         epochs: first offsets of epochs 1, 2, …; what stands before is of the one before.
-        regressed: offset of the first event that fell below its partition's high-water although
-            its source time was newer: where the next epoch would begin.
+        regressed: offset of the first event that fell below its partition's applied position
+            although its source time was newer: where the next epoch would begin.
         runs: snapshot runs that are armed: only then are touches packed.
-        learnt_event, learnt_tables: see `learnt`; stored under the names that they had first.
+        learnt_event, learnt_tables: see `learnt`; like `applied`, stored under the names that they
+            had first.
         begun: source time of the first transaction of the connector's slot, 0 = not known.
         begun_after: by topic, the batch after which it began again, at offsets of other records.
         output_prefixes: of the output topics that were ever written: they are read by nobody here.
@@ -139,7 +140,7 @@ class PipelineState(msgspec.Struct):
     format: int = FORMAT
     batch: int = -1
     offsets: Offsets = msgspec.field(default_factory=dict)
-    high_waters: StoredPositions = msgspec.field(default_factory=dict)
+    applied: StoredPositions = msgspec.field(default_factory=dict, name="high_waters")
     tables: dict[str, TableState] = msgspec.field(default_factory=dict)
     ignorable: dict[str, list[str]] = msgspec.field(default_factory=dict)
     control: int = 0
@@ -218,7 +219,7 @@ def stop(
         table: which table.
         to: PAUSED, ERRORED or CATCHING_UP.
         start: Kafka offsets at which the batch began: the first ones not applied.
-        before: the state before the batch, whose high-waters hold at these offsets.
+        before: the state before the batch, whose applied positions hold at these offsets.
         code: see `TableState`.
         reason: see `TableState`.
         hint: see `TableState`.
@@ -228,7 +229,7 @@ def stop(
     """
     entry = state.tables.setdefault(table, TableState())
     if entry.state == STREAMING:
-        entry.progress.hold(entry.topics, start, before.high_waters, forwarded)
+        entry.progress.hold(entry.topics, start, before.applied, forwarded)
     if entry.state != to or entry.code != code:
         entry.since_batch = state.batch
     entry.state, entry.code, entry.reason = to, code, reason
@@ -271,8 +272,8 @@ def skip(state: PipelineState, table: str, *, upto: object) -> bool:
 def end_skips(state: PipelineState, start: Offsets) -> list[str]:
     """Let the tables stream whose skip ends at or before these offsets, where the batch begins.
 
-    They apply this batch's events by the stream's own high-waters. Any of their rows may miss an
-    event now, so they need a run with a sweep; an older copy of a table will do, too.
+    They apply this batch's events by the stream's own applied positions. Any of their rows may miss
+    an event now, so they need a run with a sweep; an older copy of a table will do, too.
 
     Returns:
         their names.

@@ -46,7 +46,7 @@ IDENTITY = SourceIdentity("postgresql", "shop", signal_table=SIGNAL_TABLE)
 SCHEMAS = {TABLE: table_schema()}
 MODES = HandlingModes()
 KEY = KeyColumns(("id",))
-Waters = dict[Place, AppliedPosition]
+AppliedPositions = dict[Place, AppliedPosition]
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class State:
     control: int
     chunks: tuple[int, ...]
     shards: tuple[bytes | None, ...]
-    waters: Waters = field(default_factory=dict)
+    applied: AppliedPositions = field(default_factory=dict)
     runs: frozenset[str] = frozenset()
-    floor: bytes | None = None
+    truncated_at: bytes | None = None
     pending: pa.Table | None = None
-    horizon: bytes = b""
+    applied_close: bytes = b""
     partial: bool = False
     stopped: TableState | None = None  # the table, while it does not stream
     fills: tuple[Fill, ...] = ()
@@ -193,7 +193,7 @@ class Pipeline:
         said = [f for r in control if r["type"] == "table-fill" for f in r["fills"]]
         fills, doubt = self._fill([msgspec.convert(f, Fill) for f in said], ends)
         decoded = self._decode(
-            state.offsets, ends.offsets, state.waters, ends, stopped=stopped, armed=armed,
+            state.offsets, ends.offsets, state.applied, ends, stopped=stopped, armed=armed,
             fills=fills,
         )  # fmt: skip
         rows = decoded.touches
@@ -231,10 +231,10 @@ class Pipeline:
         return tuple(after), outputs
 
     def _decode(
-        self, begins: dict[Place, int], ends: dict[Place, int], waters: Waters,
+        self, begins: dict[Place, int], ends: dict[Place, int], applied: AppliedPositions,
         of: Ends, *, stopped: bool, armed: bool, fills: tuple[Fill, ...],
     ) -> "_Decoded":  # fmt: skip
-        out = _Decoded(dict(waters), fills=fills, altered=of.altered)
+        out = _Decoded(dict(applied), fills=fills, altered=of.altered)
         cuts = of.cuts
         for place, end in ends.items():
             records, begin = self.connector.kafka[place], begins.get(place, 0)
@@ -252,7 +252,7 @@ class Pipeline:
         how = out.altered
         plan = StretchPlan(
             IDENTITY, MODES, schemas=SCHEMAS if how is None else {TABLE: how.schema()},
-            verified=frozenset(SCHEMAS), high_waters=out.waters,
+            verified=frozenset(SCHEMAS), applied=out.applied,
             stopped=frozenset(SCHEMAS) if stopped else frozenset(),
             ignorable={TABLE: frozenset({OLD})} if how is not None else {},
             fills={TABLE: out.fills} if out.fills else {},
@@ -262,9 +262,9 @@ class Pipeline:
             topic, partition, list(range(first, first + len(piece))), [r.key for r in piece],
             [r.value for r in piece], [r.headers or None for r in piece],
         )  # fmt: skip
-        heads = decoder.headers(records, plan)
+        heads, keys = decoder.headers(records, plan), dict[int, bytes | None]()
         if topic == TOPIC:
-            before = out.waters.get(place, AppliedPosition())
+            before = out.applied.get(place, AppliedPosition())
             gated = decoder.drop_replays(heads.kind, heads.position, heads.source_ts, before)
             out.kept += [piece[at].entry for at in gated.keep]
             done = decoder.decode_range(records, plan, heads)
@@ -272,13 +272,13 @@ class Pipeline:
             if report is not None:
                 assert report.stop is None, report.stop
                 out.reread |= {key.encode() for key in report.reread}
-            out.waters[place] = done.high_water
+            out.applied[place], keys = done.applied_position, done.keys
             for number, (_, packet) in enumerate(done.packets):
                 out.parts.append(Part(f"{topic}/{partition}", (first << 20) + number, packet))
         out.taken += [r.entry for r in piece]
         if armed:
             decode = tasks.DecodePlan(plan, shards=self.shards)
-            rows = tasks._touches(records, heads, decode)
+            rows = tasks._touches(records, heads, decode, keys)
             out.touches += [(row[0], row[1], row[3], row[4], row[6]) for row in rows]
 
     # -- the table ------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class Pipeline:
         added = self._added(ends)
         after = replace(
             state, batch=batch, offsets=ends.offsets, control=ends.control, chunks=ends.chunks,
-            shards=decoded.shards, waters=decoded.waters, runs=decoded.runs, fills=decoded.fills,
+            shards=decoded.shards, applied=decoded.applied, runs=decoded.runs, fills=decoded.fills,
         )  # fmt: skip
         survivors = [
             part_of(output, at)
@@ -300,15 +300,15 @@ class Pipeline:
         if entry is None and (added or ends.stop):  # nothing of the batch is applied
             entry = table_state(
                 tables.CATCHING_UP if added else tables.PAUSED, topics=[TOPIC],
-                from_offsets=_of_topic(state.offsets), high_waters=_stored(state.waters),
+                from_offsets=_of_topic(state.offsets), high_waters=_stored(state.applied),
             )  # fmt: skip
         if entry is None and self._is_unseen([*decoded.parts, *survivors]):
             entry = table_state(
                 tables.ERRORED, UNSEEN, asked=True, topics=[TOPIC],
-                from_offsets=_of_topic(state.offsets), high_waters=_stored(state.waters),
+                from_offsets=_of_topic(state.offsets), high_waters=_stored(state.applied),
             )  # fmt: skip
         if entry is None:
-            after = self._apply([*decoded.parts, *survivors], after, 2 * batch, done, state.waters)
+            after = self._apply([*decoded.parts, *survivors], after, 2 * batch, done, state.applied)
             done.applied = True
         else:
             after = self._stand_still(ends, entry, after, done)
@@ -328,9 +328,9 @@ class Pipeline:
     def _slice(self, ends: Ends, entry: TableState, after: State, done: Done) -> State:
         end = _of_topic(ends.offsets)
         start, to = catch_up.slice_of(entry, end, limit=10**6) or ({}, {})
-        waters = plans.waters_of(entry.progress.high_waters)
+        applied = plans.applied_positions(entry.progress.applied)
         slice_ = self._decode(
-            _places(start), _places(to), waters, ends, stopped=False, armed=False,
+            _places(start), _places(to), applied, ends, stopped=False, armed=False,
             fills=after.fills,
         )  # fmt: skip
         if not entry.asked and self._is_unseen(slice_.parts):
@@ -339,14 +339,14 @@ class Pipeline:
         done.reread |= slice_.reread
         done.caught_up = slice_.kept
         if to:
-            after = self._apply(slice_.parts, after, 2 * after.batch + 1, done, waters)
-        read = {place: water for place, water in slice_.waters.items() if place in _places(to)}
-        passed = {place: _water(water) for place, water in read.items()}
+            after = self._apply(slice_.parts, after, 2 * after.batch + 1, done, applied)
+        read = {place: reached for place, reached in slice_.applied.items() if place in _places(to)}
+        passed = {place: _reached(reached) for place, reached in read.items()}
         catch_up.advance(entry, to, passed, end, after.batch)
         if entry.state == tables.STREAMING and self.connector.resized is None:
             for place in _places(end):
-                assert _alike(slice_.waters.get(place), after.waters.get(place)), (
-                    "high-waters do not depend on when they are read"
+                assert _alike(slice_.applied.get(place), after.applied.get(place)), (
+                    "applied positions do not depend on when they are read"
                 )
         return after
 
@@ -356,7 +356,7 @@ class Pipeline:
 
     def _hear(self, done: Done, after: State) -> State:
         """What the shards said; chunks of a table that does not stream do not count."""
-        horizon = after.horizon
+        applied_close = after.applied_close
         for _, output in done.outputs:
             if output.kind == window.SETTLED:
                 settled = msgspec.json.decode(output.blob, type=Settled)
@@ -364,18 +364,18 @@ class Pipeline:
                     settled = msgspec.structs.replace(settled, void="table-stopped")
                 done.settled.append(settled)
                 if not settled.void and settled.survivors + settled.fills:
-                    horizon = max(horizon, bytes.fromhex(settled.hi))
+                    applied_close = max(applied_close, bytes.fromhex(settled.hi))
             elif output.kind == window.RESTART:
                 done.restarts.add(output.table)
             elif output.kind == window.SWEPT:
                 done.swept = done.applied
-        return replace(after, horizon=horizon)
+        return replace(after, applied_close=applied_close)
 
     def counts(self, done: Done) -> bool:
         return done.applied
 
     def _apply(
-        self, parts: list[Part], state: State, version: int, done: Done, waters: Waters
+        self, parts: list[Part], state: State, version: int, done: Done, applied: AppliedPositions
     ) -> State:
         """`sink.apply`: looked up, truncated, resolved, halves saved, merged."""
         if not parts:
@@ -387,20 +387,26 @@ class Pipeline:
         if self.lake.committed() >= version:
             pending, reread = self._saved
         else:
-            if early and newest is not None and (state.floor is None or newest > state.floor):
+            if (
+                early
+                and newest is not None
+                and (state.truncated_at is None or newest > state.truncated_at)
+            ):
                 self.lake.truncate(newest, version=version)
             self._maybe_die()
-            floor = max((f for f in (newest, state.floor) if f is not None), default=None)
+            truncated_at = max(
+                (f for f in (newest, state.truncated_at) if f is not None), default=None
+            )
             parts, stay = chunk_files.placed(
-                parts, self._load, may_stay=self._may_stay, pending=state.pending, floor=floor,
+                parts, self._load, may_stay=self._may_stay, pending=state.pending, truncated_at=truncated_at,
                 fills=partial,
             )  # fmt: skip
             parts, waiting = self._filled(parts, state)
             result = resolving.resolve(
-                parts, floor=self.floor(state), pending=waiting,
+                parts, truncated_at=self.truncated_at(state), pending=waiting,
                 read_rows=self.lake.read_rows, deletes=self.deletes,
-                settled=plans._settled(self.table, waters, _of_topic(state.offsets)),
-                horizon=self.horizon(state), stale=self.stale(), partial=partial,
+                settled=plans._settled(self.table, applied, _of_topic(state.offsets)),
+                applied_close=self.applied_close(state), stale=self.stale(), partial=partial,
             )  # fmt: skip
             if not early and result.truncate is not None:
                 self.lake.truncate(result.truncate, version=version)
@@ -410,8 +416,8 @@ class Pipeline:
             self.lake.merge(self._together(result.write_set, stay), version=version)
             self._maybe_die()
         done.reread |= reread
-        floor = max((f for f in (newest, state.floor) if f is not None), default=None)
-        return replace(state, floor=floor, pending=pending, partial=partial)
+        truncated_at = max((f for f in (newest, state.truncated_at) if f is not None), default=None)
+        return replace(state, truncated_at=truncated_at, pending=pending, partial=partial)
 
     # -- what ALTER TABLE has done ---------------------------------------------------------------
 
@@ -508,11 +514,11 @@ class Pipeline:
             found.append(pool.simple_rows(np.arange(len(images))))
         return pa.concat_tables(found)
 
-    def floor(self, state: State) -> bytes | None:
-        return state.floor
+    def truncated_at(self, state: State) -> bytes | None:
+        return state.truncated_at
 
-    def horizon(self, state: State) -> bytes | None:
-        return state.horizon or None
+    def applied_close(self, state: State) -> bytes | None:
+        return state.applied_close or None
 
     def _maybe_die(self) -> None:
         if self.crashes and self.dice.random() < self.crashes:
@@ -523,7 +529,7 @@ class Pipeline:
 class _Decoded:
     """What the first stage makes of a batch."""
 
-    waters: Waters
+    applied: AppliedPositions
     parts: list[Part] = field(default_factory=list)
     touches: list[tuple[int, str, str, int, bytes]] = field(default_factory=list)
     reread: set[bytes] = field(default_factory=set)
@@ -553,12 +559,12 @@ def _places(offsets: Offsets) -> dict[Place, int]:
     return {(topic, number): at for topic, found in offsets.items() for number, at in found.items()}
 
 
-def _water(water: AppliedPosition) -> StoredPosition:
-    return StoredPosition(water.position.hex(), water.source_ts, water.creates)
+def _reached(reached: AppliedPosition) -> StoredPosition:
+    return StoredPosition(reached.position.hex(), reached.source_ts, reached.creates)
 
 
-def _stored(waters: Waters) -> dict[str, dict[int, StoredPosition]]:
-    found = {n: _water(water) for (topic, n), water in waters.items() if topic == TOPIC}
+def _stored(applied: AppliedPositions) -> dict[str, dict[int, StoredPosition]]:
+    found = {n: _reached(reached) for (topic, n), reached in applied.items() if topic == TOPIC}
     return {TOPIC: found} if found else {}
 
 
@@ -568,7 +574,7 @@ def truncates_of(packet: pa.Table) -> Iterable[bytes]:
 
 
 def _alike(one: AppliedPosition | None, other: AppliedPosition | None) -> bool:
-    """Whether two readings came to one high-water.
+    """Whether two readings came to one applied position.
 
     Of two slots' first transactions nothing tells one from the other, unless they are read at once:
     then rows created in the former may count as created in the latter, which is only more careful.

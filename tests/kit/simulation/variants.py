@@ -188,11 +188,13 @@ def _forgets(patch: Patch) -> None:
 def _no_barrier(patch: Patch) -> None:
     """A losing row fills whatever incarnation it meets."""
 
-    def decide(parts: Any, lo: bytes, touched: pa.RecordBatch, *, floor: bytes) -> Any:
+    def decide(parts: Any, lo: bytes, touched: pa.RecordBatch, *, truncated_at: bytes) -> Any:
         none = np.frombuffer(bytes(lsns.WIDTH) * touched.num_rows, "V20")
         barrier = pa.array(none.tolist(), pa.binary(lsns.WIDTH))
         at = touched.schema.get_field_index("barrier")
-        return real(parts, lo, touched.set_column(at, "barrier", barrier), floor=floor)
+        return real(
+            parts, lo, touched.set_column(at, "barrier", barrier), truncated_at=truncated_at
+        )
 
     real = chunks.decide
     patch.setattr(chunks, "decide", decide)
@@ -218,8 +220,8 @@ def _fills_moved(patch: Patch) -> None:
         real_init(self)
         now[:] = [self]
 
-    def decide(parts: Any, lo: bytes, touched: Any, *, floor: bytes) -> Any:
-        decision = real_decide(parts, lo, touched, floor=floor)
+    def decide(parts: Any, lo: bytes, touched: Any, *, truncated_at: bytes) -> Any:
+        decision = real_decide(parts, lo, touched, truncated_at=truncated_at)
         moved = {}
         for key, barrier in zip(
             touched.column("key").to_pylist(), touched.column("barrier").to_pylist(), strict=True
@@ -269,9 +271,9 @@ def _server_not_compared(patch: Patch) -> None:
 def _reads_are_touches(patch: Patch) -> None:
     """Debezium's incremental reads beat rows of chunks."""
 
-    def touches(records: Any, heads: Any, plan: Any) -> Any:
+    def touches(records: Any, heads: Any, plan: Any, made: Any) -> Any:
         kinds = [int(Kind.CHANGE) if kind == Kind.INCREMENTAL else kind for kind in heads.kind]
-        return real(records, replace(heads, kind=kinds), plan)
+        return real(records, replace(heads, kind=kinds), plan, made)
 
     real = tasks._touches
     patch.setattr(tasks, "_touches", touches)
@@ -314,9 +316,9 @@ def _drops(patch: Patch) -> None:
     patch.setattr(key_changes, "_fill", lambda row, fill: row)
 
 
-def _no_horizon(patch: Patch) -> None:
+def _no_applied_close(patch: Patch) -> None:
     """A key change carries columns over from a row that may be ahead of it."""
-    patch.setattr(Pipeline, "horizon", lambda self, state: None)
+    patch.setattr(Pipeline, "applied_close", lambda self, state: None)
 
 
 def _carries_early(patch: Patch) -> None:
@@ -324,8 +326,8 @@ def _carries_early(patch: Patch) -> None:
     real_read, real_settle = resolving._read, key_changes.PendingKeyChanges.settle
     found: dict[bytes, net_change.NetChange] = {}
 
-    def read(special: Any, pool: Any, read_rows: Any, floor: Any) -> Any:
-        base = real_read(special, pool, read_rows, floor)
+    def read(special: Any, pool: Any, read_rows: Any, truncated_at: Any) -> Any:
+        base = real_read(special, pool, read_rows, truncated_at)
         steps = [step for one in special.values() for step in one.steps]
         old = {step.old_key for step in steps if isinstance(step, net_change.KeyArrived)} - {
             *special
@@ -361,13 +363,15 @@ def _kept_unasked(patch: Patch) -> None:
 
 
 def _new_partitions_are_past(patch: Patch) -> None:
-    """A new partition begins with the highest high-water of the old ones."""
+    """A new partition begins with the highest applied position of the old ones."""
     real = Pipeline._decode
 
-    def decode(self: Pipeline, begins: Any, ends: Any, waters: Any, *rest: Any, **more: Any) -> Any:
-        old = [water for place, water in waters.items() if place[0] == TOPIC]
+    def decode(
+        self: Pipeline, begins: Any, ends: Any, applied: Any, *rest: Any, **more: Any
+    ) -> Any:
+        old = [reached for place, reached in applied.items() if place[0] == TOPIC]
         new = {place: max(old, key=lambda w: w.position) for place in ends if old}
-        return real(self, begins, ends, {**new, **waters}, *rest, **more)
+        return real(self, begins, ends, {**new, **applied}, *rest, **more)
 
     patch.setattr(Pipeline, "_decode", decode)
 
@@ -384,15 +388,15 @@ def _no_gate(patch: Patch) -> None:
     patch.setattr(decoder, "drop_replays", gate)
 
 
-def _no_floor(patch: Patch) -> None:
+def _no_truncate_kept(patch: Patch) -> None:
     """A truncate removes what is there, not what comes later from below it."""
 
-    def floor(self: Pipeline, state: State) -> None:
+    def truncated_at(self: Pipeline, state: State) -> None:
         return None
 
-    patch.setattr(Pipeline, "floor", floor)
-    patch.setattr(key_changes, "below", lambda position, floor: False)
-    patch.setattr(resolving, "below", lambda position, floor: False)
+    patch.setattr(Pipeline, "truncated_at", truncated_at)
+    patch.setattr(key_changes, "below", lambda position, truncated_at: False)
+    patch.setattr(resolving, "below", lambda position, truncated_at: False)
 
 
 def _stopped_counts(patch: Patch) -> None:
@@ -515,8 +519,8 @@ VARIANTS = {
     "fill for a moved key": Variant(
         _fills_moved, {**_TABLE, **_UNKNOWN, "plot": "moved_and_replaced"}, _MOVES
     ),
-    "horizon ignored": Variant(
-        _no_horizon, {**_TABLE, "before": 2, "plot": "moved_and_replaced"}, _MOVES
+    "applied close ignored": Variant(
+        _no_applied_close, {**_TABLE, "before": 2, "plot": "moved_and_replaced"}, _MOVES
     ),
     "columns carried over too early": Variant(
         _carries_early, {**_TABLE, "plot": "moved_behind_its_changes"}, {**_MOVES, "partitions": 2}
@@ -529,8 +533,8 @@ VARIANTS = {
         {**_SIMPLE, "partitions": 3},
     ),
     "no replay gate": Variant(_no_gate, {**_CALM, "order": True, "plot": "replays"}, _SIMPLE),
-    "no truncate floor": Variant(
-        _no_floor, {**_CALM, "plot": "below_a_truncate"},
+    "truncate forgotten": Variant(
+        _no_truncate_kept, {**_CALM, "plot": "below_a_truncate"},
         {**_SIMPLE, "truncates": True, "partitions": 3},
     ),
     "incremental reads are touches": Variant(

@@ -44,14 +44,14 @@ def mirror(name, cut):
     """The tables that the case's records make, in two batches cut at `cut`; and dead letters."""
     records = case(name)
     known, records = schemas_of(records), placed(records)
-    high_waters, lakes, dead = {}, {}, []
+    applied, lakes, dead = {}, {}, []
     for batch, part in enumerate((records[:cut], records[cut:])):
         plan = StretchPlan(
             SourceIdentity("", ""),
             HandlingModes(decimal_format="NUMERIC" if name in NUMERIC else "BASE64"),
             schemas=known,
             verified=frozenset(known),
-            high_waters=high_waters,
+            applied=applied,
         )
         raw = Records(
             TOPIC,
@@ -62,7 +62,7 @@ def mirror(name, cut):
             [r.headers for r in part],
         )
         done = decoder.decode_range(raw, plan)
-        high_waters = {(TOPIC, 0): done.high_water}
+        applied = {(TOPIC, 0): done.applied_position}
         dead += done.dead
         for table, report in done.tables.items():
             assert report.stop is None, (table, report.stop)
@@ -74,7 +74,7 @@ def mirror(name, cut):
                     Part("0", n, change_batch.decode(change_batch.encode(p)))
                     for n, p in enumerate(mine)
                 ],
-                floor=None,
+                truncated_at=None,
                 pending=None,
                 read_rows=lambda keys: keys.slice(0, 0),
                 deletes="hard",

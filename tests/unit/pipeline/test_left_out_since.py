@@ -25,9 +25,9 @@ def wanted(*ours, lists=None):
     return Wanted(lambda _: True, choice, choice.captured)
 
 
-def of_both(**water):
+def of_both(**reached):
     """Two tables whose events come in one topic."""
-    state = PipelineState(batch=5, offsets={"all": {0: 100, 1: 100}}, high_waters=water)
+    state = PipelineState(batch=5, offsets={"all": {0: 100, 1: 100}}, applied=reached)
     for name in (A, B):
         state.tables[name] = table_state(topics=["all"], rows=3)
     return state
@@ -95,7 +95,7 @@ def test_its_topic_is_made_anew_and_has_other_tables():
     selection.select(state, wanted(".*"))
     entry = state.tables[B]
     assert entry.repair.resnapshot == data_loss.ANEW
-    assert not entry.progress.high_waters.get("all")
+    assert not entry.progress.applied.get("all")
     assert catch_up.slice_of(entry, state.offsets, limit=1000)[0] == {"all": {0: 0}}
 
 

@@ -34,7 +34,7 @@ def state(**more):
     found = PipelineState(
         batch=7,
         offsets={topic(name): {0: 10, 1: 20} for name in NAMES},
-        high_waters={topic(name): {0: StoredPosition("aa", 1)} for name in NAMES},
+        applied={topic(name): {0: StoredPosition("aa", 1)} for name in NAMES},
         tables={name: table_state(topics=[topic(name)], events=3) for name in NAMES},
     )
     for name, entry in more.items():
@@ -95,12 +95,12 @@ def test_a_table_whose_topic_was_read_on_without_it_catches_up_from_where_it_lef
     selection.select(now, wanted("public.a", topics=topics))
     assert set(now.offsets) == topics
     now.offsets[topic("public.b")] = {0: 15, 1: 20}
-    now.high_waters[topic("public.b")] = {0: StoredPosition("cc", 3)}
+    now.applied[topic("public.b")] = {0: StoredPosition("cc", 3)}
     selection.select(now, wanted(*NAMES, topics=topics))
     entry = now.tables["public.b"]
     assert entry.state == CATCHING_UP
     assert entry.progress.from_offsets == {topic("public.b"): {0: 10, 1: 20}}
-    assert entry.progress.high_waters == {topic("public.b"): {0: StoredPosition("aa", 1)}}
+    assert entry.progress.applied == {topic("public.b"): {0: StoredPosition("aa", 1)}}
     assert now.tables["public.c"].state == STREAMING
     assert not entry.repair.resnapshot
 

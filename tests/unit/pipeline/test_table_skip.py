@@ -172,7 +172,7 @@ def sent_again(shop):
 def test_replays_of_what_came_while_it_stood_still_are_recognised_by_the_streams_high_waters(
     sent_again,
 ):
-    """By the high-waters of where it stopped, the old insert would come back."""
+    """By the applied positions of where it stopped, the old insert would come back."""
     shop = sent_again
     shop.run()
     assert entry(shop).state == tables.STREAMING

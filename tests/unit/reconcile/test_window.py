@@ -252,7 +252,7 @@ def test_the_end_of_one_run_takes_what_only_its_tables_had():
     found += [ShardMark(changed_keys.OWN_SNAPSHOT, t, lsns.pack(1, 0, 7)) for t in (A, B)]
     shard.batch(control=[start("r1", A, B), start("r2", B)], marks=[marks(*found)])
     shard.batch(control=[end("r1")])
-    kept = [shard.now.floors, shard.now.blind, shard.now.own]
+    kept = [shard.now.truncated_at, shard.now.blind, shard.now.own]
     assert [set(one) for one in kept] == [{B}, {B}, {B}]
 
 
@@ -336,7 +336,7 @@ def test_floors_and_blind_spots_go_forward_only():
             )
         ]
     )
-    assert (shard.now.floors, shard.now.blind) == ({A: at(9)}, {A: at(4)})
+    assert (shard.now.truncated_at, shard.now.blind) == ({A: at(9)}, {A: at(4)})
     shard.batch(
         marks=[
             marks(
@@ -344,7 +344,7 @@ def test_floors_and_blind_spots_go_forward_only():
             )
         ]
     )
-    assert (shard.now.floors, shard.now.blind) == ({A: at(12)}, {A: at(5)})
+    assert (shard.now.truncated_at, shard.now.blind) == ({A: at(12)}, {A: at(5)})
 
 
 def test_an_own_snapshot_of_a_table_under_a_run_restarts_it_once():
@@ -399,7 +399,7 @@ def test_state_round_trip():
         highest=at(2),
         segments=[b"x"],
         rows=[1],
-        floors={A: at(3)},
+        truncated_at={A: at(3)},
         windows={"w": Window(at(1), b"")},
     )
     assert decode_state(encode_state(before)) == before

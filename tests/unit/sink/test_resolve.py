@@ -52,7 +52,7 @@ def process(*entries, start=None):
         HandlingModes(),
         schemas={TABLE: table_schema()},
         verified=frozenset({TABLE}),
-        high_waters={("shop.public.things", 0): start or AppliedPosition()},
+        applied={("shop.public.things", 0): start or AppliedPosition()},
     )
     return decoder.decode_range(records(*entries), plan)
 
@@ -61,8 +61,10 @@ def parts(*entries):
     return [Part("0", n, p) for n, (_, p) in enumerate(process(*entries).packets)]
 
 
-def run(lake, found, *, floor=None, pending=None, version=1):
-    result = resolve(found, floor=floor, pending=pending, read_rows=lake.read_rows, deletes="hard")
+def run(lake, found, *, truncated_at=None, pending=None, version=1):
+    result = resolve(
+        found, truncated_at=truncated_at, pending=pending, read_rows=lake.read_rows, deletes="hard"
+    )
     lake.merge(result.write_set, version=version)
     return result
 
@@ -98,7 +100,9 @@ def test_rows_below_this_batchs_truncate_are_no_base():
         Entry("t", (4, 5), 1),
         Entry("d", (6, 7), 1, 1, before=row(1), new_key=2),
     )
-    result = resolve(found, floor=None, pending=None, read_rows=lake.read_rows, deletes="hard")
+    result = resolve(
+        found, truncated_at=None, pending=None, read_rows=lake.read_rows, deletes="hard"
+    )
     assert result.truncate == lsns.pack(0, 4, 5)
     (left,) = result.pending.to_pylist()
     assert left["row"]["id"] is None  # nothing is known of a row that the truncate removed
@@ -107,11 +111,11 @@ def test_rows_below_this_batchs_truncate_are_no_base():
 def test_halves_below_settled_positions_are_forgotten():
     found = parts(Entry("d", (6, 7), 1, 1, before=row(1), new_key=2))
     lake = DictLake()
-    kept = resolve(found, floor=None, pending=None, read_rows=lake.read_rows, deletes="hard")
+    kept = resolve(found, truncated_at=None, pending=None, read_rows=lake.read_rows, deletes="hard")
     assert kept.pending is not None
     later = resolve(
         [],
-        floor=None,
+        truncated_at=None,
         pending=kept.pending,
         read_rows=lake.read_rows,
         deletes="hard",
@@ -124,7 +128,7 @@ def test_halves_below_settled_positions_are_forgotten():
 def test_a_truncate_alone_needs_no_columns():
     result = resolve(
         parts(Entry("t", (4, 5), 1)),
-        floor=None,
+        truncated_at=None,
         pending=None,
         read_rows=lambda keys: pytest.fail("nothing to read"),
         deletes="hard",
@@ -133,10 +137,10 @@ def test_a_truncate_alone_needs_no_columns():
     assert result.write_set.num_rows == 0
 
 
-def test_a_truncate_below_the_floor_does_not_lower_it():
+def test_a_truncate_below_the_newest_does_not_lower_it():
     result = resolve(
         parts(Entry("t", (4, 5), 1), Entry("c", (6, 7), 1, 1, after=row(1))),
-        floor=at(9),
+        truncated_at=at(9),
         pending=None,
         read_rows=DictLake().read_rows,
         deletes="hard",
@@ -146,12 +150,12 @@ def test_a_truncate_below_the_floor_does_not_lower_it():
 
 
 @pytest.mark.parametrize(
-    ("floor", "truncate"), [(at(3), at(4, 5)), (at(4, 5), None), (at(4, 6), None)]
+    ("truncated_at", "truncate"), [(at(3), at(4, 5)), (at(4, 5), None), (at(4, 6), None)]
 )
-def test_only_a_truncate_above_the_floor_is_a_new_one(floor, truncate):
+def test_only_a_truncate_above_the_newest_is_a_new_one(truncated_at, truncate):
     result = resolve(
         parts(Entry("t", (4, 5), 1)),
-        floor=floor,
+        truncated_at=truncated_at,
         pending=None,
         read_rows=DictLake().read_rows,
         deletes="hard",
@@ -171,7 +175,7 @@ def _packet(value):
 def test_packets_of_two_schema_versions_meet_in_the_wider_type():
     found = [Part("0", 0, _packet(pa.array([1], pa.int32()))), Part("0", 1, _packet(pa.array([2])))]
     result = resolve(
-        found, floor=None, pending=None, read_rows=DictLake().read_rows, deletes="hard"
+        found, truncated_at=None, pending=None, read_rows=DictLake().read_rows, deletes="hard"
     )
     assert result.write_set.column("x").to_pylist() == [2]
     assert result.write_set.schema.field("x").type == pa.int64()
@@ -180,7 +184,9 @@ def test_packets_of_two_schema_versions_meet_in_the_wider_type():
 def test_packets_whose_types_do_not_go_together_stop_the_table():
     found = [Part("0", 0, _packet(pa.array(["x"]))), Part("0", 1, _packet(pa.array([2])))]
     with pytest.raises(TableError) as caught:
-        resolve(found, floor=None, pending=None, read_rows=DictLake().read_rows, deletes="hard")
+        resolve(
+            found, truncated_at=None, pending=None, read_rows=DictLake().read_rows, deletes="hard"
+        )
     assert caught.value.code == "schema-incompatible"
 
 

@@ -29,20 +29,20 @@ class Table:
 
     def __init__(self, *entries):
         self.lake = DictLake()
-        self.pending, self.number, self.water = None, 0, AppliedPosition()
+        self.pending, self.number, self.reached = None, 0, AppliedPosition()
         if entries:
             self.batch(*entries)
 
     def batch(self, *entries, stale=frozenset()):
         """The keys to be read again."""
-        done = process(*entries, start=self.water)
+        done = process(*entries, start=self.reached)
         return self.apply(done, stale)
 
     def apply(self, done, stale=frozenset()):
-        self.number, self.water = self.number + 1, done.high_water
+        self.number, self.reached = self.number + 1, done.applied_position
         found = [Part("0", n, packet) for n, (_, packet) in enumerate(done.packets)]
         result = resolve(
-            found, floor=None, pending=self.pending, read_rows=self.lake.read_rows,
+            found, truncated_at=None, pending=self.pending, read_rows=self.lake.read_rows,
             deletes="hard", stale=stale,
         )  # fmt: skip
         self.pending = result.pending

@@ -27,7 +27,7 @@ def fill(lo, *rows):
 
 
 def apply(lake, found, *, version, **options):
-    settings = {"floor": None, "pending": None, "deletes": "hard", **options}
+    settings = {"truncated_at": None, "pending": None, "deletes": "hard", **options}
     result = resolve(found, read_rows=lake.read_rows, **settings)
     lake.merge(result.write_set, version=version)
     return result
@@ -156,7 +156,7 @@ def test_without_partial_rows_fills_read_nothing():
         raise AssertionError("the lake is not read")
 
     result = resolve(
-        [fill(at(100), row(1, 7, "x"))], floor=None, pending=None, read_rows=refuse,
+        [fill(at(100), row(1, 7, "x"))], truncated_at=None, pending=None, read_rows=refuse,
         deletes="hard", partial=False,
     )  # fmt: skip
     assert result.write_set.num_rows == 0
@@ -171,19 +171,19 @@ def key_change(position):
     )
 
 
-def test_a_key_change_above_the_horizon_carries_columns_over():
+def test_a_key_change_above_the_applied_close_carries_columns_over():
     lake = DictLake()
     apply(lake, [chunk(at(100), row(1, 1, "toast"))], version=1)
-    result = apply(lake, key_change((130, 131)), version=2, horizon=at(120))
+    result = apply(lake, key_change((130, 131)), version=2, applied_close=at(120))
     assert values(lake) == {2: ("toast", None, at(130, 131))}
     assert result.reread == frozenset()
 
 
-def test_a_key_change_from_below_the_horizon_does_not_and_is_read_again():
+def test_a_key_change_from_below_the_applied_close_does_not_and_is_read_again():
     """The chunk may have seen a later row under the old key, whose events are still to come."""
     lake = DictLake()
     apply(lake, [chunk(at(100), row(1, 1, "of a later row"))], version=1)
-    result = apply(lake, key_change((110, 111)), version=2, horizon=at(120))
+    result = apply(lake, key_change((110, 111)), version=2, applied_close=at(120))
     assert values(lake) == {2: (None, ["b"], at(110, 111))}
     assert result.reread == {b"[1]", b"[2]"}
 

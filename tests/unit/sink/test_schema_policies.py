@@ -396,12 +396,12 @@ def test_the_plan_of_a_batch_has_each_table_s_policy_but_while_it_is_made(tmp_pa
             "public.c": table_state(rebuild="rebuild-c-1"),
         }
     )
-    plan = plans.lake_plan(shop, state, query="q", step="stream", waters={})
+    plan = plans.lake_plan(shop, state, query="q", step="stream", applied={})
     assert plan.tables["public.a"].policy == SchemaPolicy.of("evolve")
     assert plan.tables["public.b"].policy == SchemaPolicy.of("ignore")
     assert plan.tables["public.c"].policy == FOLLOWS
     state.tables.clear()
-    plan = plans.lake_plan(shop, state, query="q", step="stream", waters={})
+    plan = plans.lake_plan(shop, state, query="q", step="stream", applied={})
     assert plan.new_table("public.b").policy == SchemaPolicy.of("ignore")
 
 

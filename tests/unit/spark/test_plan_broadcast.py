@@ -38,7 +38,7 @@ def plan(**schemas):
         SourceIdentity("postgresql", "shop"),
         HandlingModes(),
         schemas=schemas,
-        high_waters={("shop.public.orders", 0): AppliedPosition(b"\1" * 20, 7)},
+        applied={("shop.public.orders", 0): AppliedPosition(b"\1" * 20, 7)},
         stopped=frozenset([ITEMS]),
     )
     return DecodePlan(stretch, shards=4, slots=3, slot_of={ORDERS: 2}, kafka=SECRET, armed=True)

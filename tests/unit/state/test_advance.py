@@ -48,7 +48,10 @@ def test_nothing_of_a_snapshot_counts_whose_table_does_not_stream(before: bool, 
     news = advance.chunks(state, stopped, [chunk(), sweep(), chunk(OTHER, 2), sweep(OTHER)])
     assert {one.table: one.void for one in news.settled} == {T: advance.TABLE_STOPPED, OTHER: ""}
     assert {one.table: one.void for one in news.swept} == {T: advance.TABLE_STOPPED, OTHER: ""}
-    assert (state.tables[T].progress.horizon, state.tables[OTHER].progress.horizon) == ("", "bb")
+    assert (state.tables[T].progress.applied_close, state.tables[OTHER].progress.applied_close) == (
+        "",
+        "bb",
+    )
 
 
 def test_a_chunk_whose_table_has_caught_up_in_its_batch_does_not_count():
@@ -56,7 +59,7 @@ def test_a_chunk_whose_table_has_caught_up_in_its_batch_does_not_count():
     state = state_of()
     news = advance.chunks(state, frozenset([T]), [chunk(), sweep()])
     assert [one.void for one in (*news.settled, *news.swept)] == [advance.TABLE_STOPPED] * 2
-    assert state.tables[T].progress.horizon == ""
+    assert state.tables[T].progress.applied_close == ""
 
 
 def test_a_void_chunk_keeps_its_reason():
@@ -66,7 +69,7 @@ def test_a_void_chunk_keeps_its_reason():
 
 
 @pytest.mark.parametrize(
-    ("told", "horizon"),
+    ("told", "applied_close"),
     [
         ({"survivors": 1}, "bb"),
         ({"survivors": 0, "fills": 1}, "bb"),
@@ -74,18 +77,18 @@ def test_a_void_chunk_keeps_its_reason():
         ({"void": "own-snapshot"}, ""),
     ],
 )
-def test_the_horizon_is_that_of_chunks_that_gave_the_table_something(told, horizon):
+def test_the_applied_close_is_that_of_chunks_that_gave_the_table_something(told, applied_close):
     state = state_of()
     advance.chunks(state, frozenset(), [chunk(**told)])
-    assert state.tables[T].progress.horizon == horizon
+    assert state.tables[T].progress.applied_close == applied_close
 
 
-def test_the_horizon_only_rises():
+def test_the_applied_close_only_rises():
     state = state_of(**{T: table_state(horizon="cc")})
     advance.chunks(state, frozenset(), [chunk(hi="bb")])
-    assert state.tables[T].progress.horizon == "cc"
+    assert state.tables[T].progress.applied_close == "cc"
     advance.chunks(state, frozenset(), [chunk(hi="dd")])
-    assert state.tables[T].progress.horizon == "dd"
+    assert state.tables[T].progress.applied_close == "dd"
 
 
 # -- reports and outcomes --------------------------------------------------------------------------
@@ -103,9 +106,7 @@ def report(first: int = 10, partition: int = 0, topic: str = TOPIC, **told) -> R
 def settled(*reports: Report, outcomes=(), catalog=False, forwarded=False, **entry):
     """The table's entry after a step with these reports, and what is left to do."""
     entry.setdefault("topics", [TOPIC])
-    before = PipelineState(
-        batch=4, high_waters={TOPIC: {0: WATER}}, tables={T: table_state(**entry)}
-    )
+    before = PipelineState(batch=4, applied={TOPIC: {0: WATER}}, tables={T: table_state(**entry)})
     state = stored_form.decode(stored_form.encode(before))
     state.batch, state.offsets = 5, END
     left = advance.settle(
@@ -131,7 +132,7 @@ def test_what_a_stretch_stops_a_table_for(code, catalog, refreshed, retried):
     )
     assert (entry.state, entry.code, entry.reason) == (tables.ERRORED, code, "why")
     assert (entry.retried, left.refresh) == (retried, {T: set()} if refreshed else {})
-    assert (entry.progress.from_offsets, entry.progress.high_waters) == (START, {TOPIC: {0: WATER}})
+    assert (entry.progress.from_offsets, entry.progress.applied) == (START, {TOPIC: {0: WATER}})
     assert entry.size.events == 0, "they are counted when they are read again"
     assert entry.hint == advance.HINTS.get(code, "").format(table=T)
 
@@ -243,7 +244,12 @@ def test_a_table_that_has_to_wait_for_its_own_read_catches_up(told, code, forwar
         code,
         START,
     )
-    assert (entry.size.rows, entry.progress.floor, entry.size.events, left.failed) == (0, "", 0, [])
+    assert (entry.size.rows, entry.progress.truncated_at, entry.size.events, left.failed) == (
+        0,
+        "",
+        0,
+        [],
+    )
     assert entry.progress.old_ends == (END if forwarded else {})
 
 
@@ -254,7 +260,12 @@ def test_what_an_outcome_tells_of_its_table():
     )  # fmt: skip
     old = {"floor": "01", "committed_ms": 40, "unavailable": 1, "pending": 3, "key": ["old"]}
     entry, _ = settled(outcomes=[outcome], **old)
-    assert (entry.size.rows, entry.size.bytes, entry.progress.floor, entry.size.committed_ms) == (
+    assert (
+        entry.size.rows,
+        entry.size.bytes,
+        entry.progress.truncated_at,
+        entry.size.committed_ms,
+    ) == (
         9,
         90,
         "02",
@@ -272,7 +283,12 @@ def test_what_an_outcome_tells_of_its_table():
 def test_what_an_outcome_does_not_tell_stays():
     old = {"floor": "03", "committed_ms": 60, "rows": 7, "bytes": 70, "partial": True, "key": ["a"]}
     entry, _ = settled(outcomes=[TableOutcome(T, truncate=b"\x02", committed_ms=50)], **old)
-    assert (entry.progress.floor, entry.size.committed_ms, entry.size.rows, entry.size.bytes) == (
+    assert (
+        entry.progress.truncated_at,
+        entry.size.committed_ms,
+        entry.size.rows,
+        entry.size.bytes,
+    ) == (
         "03",
         60,
         7,
@@ -410,7 +426,7 @@ STREAMED, SNAPSHOT = lsns.pack(0, 9, 9).hex(), lsns.pack(0, 0, 9).hex()
 
 
 @pytest.mark.parametrize(
-    ("known", "waters", "times", "doubt"),
+    ("known", "applied", "times", "doubt"),
     [
         (50, [], [60], True),  # a slot before it is known
         (50, [], [50], False),  # that very one: it comes again
@@ -426,18 +442,18 @@ STREAMED, SNAPSHOT = lsns.pack(0, 9, 9).hex(), lsns.pack(0, 0, 9).hex()
     ],
 )
 def test_a_slot_made_anew_puts_all_tables_in_doubt_and_the_first_one_none(
-    known, waters, times, doubt
+    known, applied, times, doubt
 ):
     state = state_of()
     state.left["public.left"] = LeftOut(TableState())
-    state.begun, state.high_waters = known, {TOPIC: dict(enumerate(waters))}
+    state.begun, state.applied = known, {TOPIC: dict(enumerate(applied))}
     advance.begun_anew(state, [report(first_times=times)])
     reasons = {entry.repair.resnapshot for entry in state.entries()}
     assert reasons == {advance.BEGUN_ANEW if doubt else ""}
     assert state.begun == max([known, *times])
 
 
-# -- offsets and high-waters -----------------------------------------------------------------------
+# -- offsets and applied positions -----------------------------------------------------------------------
 
 
 def test_where_a_batch_begins():
@@ -454,11 +470,11 @@ def test_where_a_batch_begins():
 def test_the_last_stretch_of_a_partition_says_its_high_water():
     found = [report(30, creates=True), report(10), report(20), report(5, 1)]
     last = StoredPosition(lsns.pack(0, 230, 1).hex(), 30, creates=True)
-    state = PipelineState(high_waters={TOPIC: {0: WATER, 2: WATER}})
-    advance.high_waters(state, found)
-    assert state.high_waters[TOPIC][0] == last
-    assert state.high_waters[TOPIC].keys() == {0, 1, 2}
-    assert advance.waters_of(found)[TOPIC, 0] == last
+    state = PipelineState(applied={TOPIC: {0: WATER, 2: WATER}})
+    advance.applied(state, found)
+    assert state.applied[TOPIC][0] == last
+    assert state.applied[TOPIC].keys() == {0, 1, 2}
+    assert advance.applied_positions(found)[TOPIC, 0] == last
 
 
 def test_loads_are_the_events_of_all_stretches():

@@ -50,7 +50,7 @@ def test_catching_up_reads_every_offset_once_and_ends_in_the_stream(
 
 def test_after_a_new_partition_the_old_ones_are_read_to_their_ends_in_one_piece_first() -> None:
     before = streaming(p0=10, p1=10)
-    before.high_waters[TOPIC][1] = StoredPosition("00" * 19 + "02", 1, creates=True)
+    before.applied[TOPIC][1] = StoredPosition("00" * 19 + "02", 1, creates=True)
     state = streaming(p0=10, p1=10)
     now = {TOPIC: {0: 30, 1: 12, 2: 7}}
     assert new_partitions.repartitioned(before.offsets, now) == [TOPIC]
@@ -59,7 +59,7 @@ def test_after_a_new_partition_the_old_ones_are_read_to_their_ends_in_one_piece_
     tables.stop(state, T, to=tables.CATCHING_UP, start=start, before=before)
     entry = state.tables[T]
     entry.progress.repartition({TOPIC: {0: 40, 1: 12}}, now)
-    assert 2 not in entry.progress.high_waters[TOPIC], (
+    assert 2 not in entry.progress.applied[TOPIC], (
         "what was lost on its way to another comes to it now"
     )
     assert catch_up.slice_of(entry, now, limit=1) == (
@@ -194,7 +194,7 @@ def test_turns_bring_every_table_into_the_stream_and_none_twice_over_the_same(
             waits[name] = batch
             for topic in state.tables[name].topics:
                 assert turn.start.get(topic, {}).items() <= places[name][topic].items()
-                assert turn.high_waters[topic] == state.tables[name].progress.high_waters[topic]
+                assert turn.applied[topic] == state.tables[name].progress.applied[topic]
                 places[name][topic] |= turn.end.get(topic, {})
         passed = {
             (t, p): StoredPosition(source_ts=o) for t, e in turn.end.items() for p, o in e.items()

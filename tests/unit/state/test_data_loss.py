@@ -109,20 +109,20 @@ def test_gaps_of_own_topics(first, end, number, code):
 
 def test_the_state_begins_again_where_the_topic_does():
     now = state(p0=10, p1=20)
-    waters = {
+    applied = {
         TOPIC: {0: StoredPosition("aa", 1), 1: StoredPosition("bb", 1)},
         OTHER: {0: StoredPosition("cc", 1)},
     }
-    now.high_waters = dict(waters)
+    now.applied = dict(applied)
     now.tables[TABLE].progress.from_offsets = {TOPIC: {0: 4, 1: 4}}
     data_loss.begin_again(now, {TOPIC: {0: 7, 1: 0}})
     assert now.offsets == {TOPIC: {0: 7, 1: 0}, OTHER: {0: 5}}
     assert now.tables[TABLE].progress.from_offsets == {TOPIC: {0: 7, 1: 0}}
-    assert now.high_waters == waters, "a connector that goes on sends some events again"
+    assert now.applied == applied, "a connector that goes on sends some events again"
     assert data_loss.gaps(now, KNOWN, held([7, 0], [8, 1])) == []
 
     data_loss.begin_again(now, {TOPIC: {0: 0}})
-    assert now.high_waters == {OTHER: waters[OTHER]}, "keys are in other partitions"
+    assert now.applied == {OTHER: applied[OTHER]}, "keys are in other partitions"
     data_loss.begin_again(now, {TOPIC: {}})
     assert now.offsets == {OTHER: {0: 5}}
 
@@ -141,11 +141,11 @@ def test_what_was_said_of_a_topics_offsets_is_said_of_no_other_topic_of_the_name
 
 def test_high_waters_of_a_stopped_table_go_where_keys_are_in_other_partitions():
     now = state(p0=10)
-    waters = {TOPIC: {0: StoredPosition("aa", 1)}}
+    applied = {TOPIC: {0: StoredPosition("aa", 1)}}
     now.tables[TABLE] = table_state(
-        topics=[TOPIC], from_offsets={TOPIC: {0: 4}}, high_waters=waters
+        topics=[TOPIC], from_offsets={TOPIC: {0: 4}}, high_waters=applied
     )
     data_loss.begin_again(now, {TOPIC: {0: 0}}, anew={TOPIC})
-    assert now.tables[TABLE].progress.high_waters == {TOPIC: {0: StoredPosition("aa", 1)}}
+    assert now.tables[TABLE].progress.applied == {TOPIC: {0: StoredPosition("aa", 1)}}
     data_loss.begin_again(now, {TOPIC: {0: 0, 1: 0}}, anew={TOPIC})
-    assert now.tables[TABLE].progress.high_waters == {}
+    assert now.tables[TABLE].progress.applied == {}

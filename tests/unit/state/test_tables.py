@@ -16,7 +16,7 @@ def streaming(**offsets: int) -> PipelineState:
     return PipelineState(
         batch=4,
         offsets={TOPIC: found},
-        high_waters={TOPIC: {p: StoredPosition("00" * 19 + f"{p + 1:02x}", p) for p in found}},
+        applied={TOPIC: {p: StoredPosition("00" * 19 + f"{p + 1:02x}", p) for p in found}},
         tables={T: TableState(topics=[TOPIC])},
     )
 
@@ -31,7 +31,7 @@ def test_a_stopped_table_remembers_the_first_offset_not_applied_and_the_high_wat
     entry = state.tables[T]
     assert (entry.state, entry.code, entry.since_batch) == (tables.ERRORED, "boom", 5)
     assert entry.progress.from_offsets == {TOPIC: {0: 10, 1: 20}}
-    assert entry.progress.high_waters == before.high_waters
+    assert entry.progress.applied == before.applied
 
 
 def test_stopping_a_stopped_table_keeps_where_it_stopped_first() -> None:

@@ -121,8 +121,8 @@ def decode_range(
         _require(np.diff(values.offsets).max(initial=0) <= plan.max_event_bytes)
         events, raw_schema = scanned(values)
         table = _table(values, events, plan)
-        start = plan.high_waters.get((topic, partition), AppliedPosition())
-        water = _water(events, start, plan.epoch)
+        start = plan.applied.get((topic, partition), AppliedPosition())
+        reached = _reached(events, start, plan.epoch)
         # Each has a key.
         _require((names.offsets[events.rows] < names.offsets[events.rows + 1]).all())
         raw_key = names.at(int(events.rows[0]))
@@ -147,7 +147,7 @@ def decode_range(
         kinds[int(Kind.TOMBSTONE)] = len(offsets) - len(events.rows)
     ends = int(offsets[0]), int(offsets[-1])
     return DecodedRange(
-        topic, partition, *ends, [(table, packet)], [], {table: report}, water, kinds
+        topic, partition, *ends, [(table, packet)], [], {table: report}, reached, kinds
     )
 
 
@@ -256,8 +256,8 @@ def _table(values: BinaryColumn, events: Events, plan: StretchPlan) -> str:
     return found
 
 
-def _water(events: Events, start: AppliedPosition, epoch: int) -> AppliedPosition:
-    """The high-water after the events: see `replay_filter`, `decoder._creates`, `fold._going_on`.
+def _reached(events: Events, start: AppliedPosition, epoch: int) -> AppliedPosition:
+    """Return where the events come to: see `replay_filter`, `decoder._creates`, `fold._going_on`.
 
     Raises:
         _NotPlainError: one is below the former, or of which row it is, only the table knows.

@@ -209,7 +209,7 @@ def placed(
     *,
     may_stay: Callable[[ChunkFile], bool],
     pending: pa.Table | None,
-    floor: bytes | None,
+    truncated_at: bytes | None,
     fills: bool,
 ) -> tuple[list[Part], list[InFile]]:
     """Parts with all images that `resolve` needs, and rows that stay in their files.
@@ -219,7 +219,7 @@ def placed(
         load: reads rows of a file.
         may_stay: whether the table can take a file.
         pending: what earlier batches left of key changes.
-        floor: position of the newest truncate, this batch's included.
+        truncated_at: position of the newest truncate, this batch's included.
         fills: whether rows that lost can fill anything.
 
     Raises:
@@ -239,7 +239,7 @@ def placed(
             found.append(part)
             continue
         packet, file = part.packet if fills else part.packet.slice(0, 0), rows.file
-        if floor is None or not positions.below_truncate(rows.position, floor):
+        if truncated_at is None or not positions.below_truncate(rows.position, truncated_at):
             if file.path not in may:
                 may[file.path] = may_stay(file) and _stands_for(file, rows.position)
             met = _met(rows, others, may=may[file.path])

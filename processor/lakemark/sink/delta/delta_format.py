@@ -165,7 +165,7 @@ class TaskMergeSink:
         *,
         deletes: str,
         pending: pa.Table | None,
-        floor: bytes | None,
+        truncated_at: bytes | None,
         fills: bool,
     ) -> tuple[Sequence[Part], Sequence[InFile]]:
         """See `TableSink.place`; without rows in files, as nearly always, no log is asked."""
@@ -176,7 +176,7 @@ class TaskMergeSink:
             loader(self.path, self.options),
             may_stay=self._may_stay(deletes),
             pending=pending,
-            floor=floor,
+            truncated_at=truncated_at,
             fills=fills,
         )
 

@@ -49,7 +49,7 @@ class Row:
 
     path: str
     stale: frozenset[str] | None = frozenset()
-    floor: bytes | None = None
+    truncated_at: bytes | None = None
     topic: str = ""
 
 
@@ -153,9 +153,11 @@ def forward(
 def _events(known: "_Known", indices: Sequence[int], *, resolve: bool) -> list[Message]:
     records, heads, values = known.records, known.heads, {}
     row = known.plan.rows.get(known.table)
-    if row is not None and row.floor is not None:  # it came late: its row is deleted already
-        floor = row.floor
-        indices = [i for i in indices if not positions.below_truncate(heads.position[i], floor)]
+    if row is not None and row.truncated_at is not None:  # it came late: its row is deleted already
+        truncated_at = row.truncated_at
+        indices = [
+            i for i in indices if not positions.below_truncate(heads.position[i], truncated_at)
+        ]
     if resolve:
         values = output_records.resolved(
             known.converter,
