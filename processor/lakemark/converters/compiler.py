@@ -76,7 +76,7 @@ class Place:
         return cls(function.__code__.co_firstlineno)
 
     def ensure_cache_path(self) -> None:
-        """The folder is there."""
+        """Make the folder."""
 
     def get_cache_path(self) -> str:
         """The folder."""

@@ -124,7 +124,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The connection ends."""
+        """End the connection."""
         del self._admin
 
     def _meet(self) -> None:
@@ -427,7 +427,7 @@ def _names(operations: Iterable[Enum] | None) -> frozenset[str] | None:
 
 
 def _no_leader_yet(error: BaseException) -> bool:
-    """A topic made a moment ago, or a broker that has just come back, has no leader for a while."""
+    """Say whether there is no leader yet: for a topic just made, or a broker that is just back."""
     return isinstance(error, KafkaException) and error.args[0].code() in (
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,

@@ -53,17 +53,17 @@ class Finding:
 
 
 def fine(check: str, subject: str, reason: str) -> Finding:
-    """All is well."""
+    """Return the finding that all is well."""
     return Finding(check, subject, Verdict.OK, reason)
 
 
 def warning(check: str, subject: str, reason: str, mend: str = "") -> Finding:
-    """It runs, but somebody should know."""
+    """Return the finding of what runs, but somebody should know."""
     return Finding(check, subject, Verdict.WARNING, reason, mend)
 
 
 def wrong(check: str, subject: str, reason: str, mend: str = "") -> Finding:
-    """It does not work, or loses data."""
+    """Return the finding of what does not work, or loses data."""
     return Finding(check, subject, Verdict.ERROR, reason, mend)
 
 

@@ -347,7 +347,7 @@ class Config(Section):
         return self
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
-        """It came from another process: what is said here holds its secrets no more than there."""
+        """Take what another process had: what is said here holds its secrets no more than there."""
         super().__setstate__(state)
         masking.know(self.masks)
 

@@ -40,7 +40,7 @@ class Template:
         return "".join(p if isinstance(p, str) else content(p) for p in self.parts)
 
     def now(self) -> str:
-        """The same; empty while a file is being replaced, as it is then not there or not whole."""
+        """As `read`, but empty while a file is replaced: it is not there then, or not whole."""
         try:
             files = [content(p) for p in self.parts if isinstance(p, Path)]
             return self.read() if all(files) else ""

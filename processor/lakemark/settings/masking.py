@@ -106,7 +106,7 @@ def _whole(word: str) -> str:
 
 
 def _any_of(patterns: Sequence[str]) -> re.Pattern[str] | None:
-    """The longest first: one secret may begin with another."""
+    """Return one pattern for all, the longest first: one secret may begin with another."""
     return re.compile("|".join(sorted(patterns, key=len, reverse=True))) if patterns else None
 
 

@@ -163,12 +163,12 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
     recorded_as: str = ""
 
     def evolved(self, evolution: Evolution) -> None:
-        """The table was made, or altered, like this."""
+        """Note how the table was made, or altered."""
         self.changes = [f"added {f.name}" for f in evolution.added]
         self.changes += [f"widened {n}: {a} to {b}" for n, a, b in evolution.widened]
 
     def truncated(self, gone: MergeResult) -> None:
-        """A truncate has removed rows, or marked them deleted."""
+        """Note that a truncate has removed rows, or marked them deleted."""
         self.recorded_as = f"{self.step}/{CUT}"
         self.deleted += gone.deleted + gone.updated
         if gone.deleted or gone.updated:

@@ -38,7 +38,7 @@ def without_truncates(parts: Sequence[Part], policy: SchemaPolicy) -> Sequence[P
 
 
 def _without_truncate(part: Part) -> Part:
-    """A part without them has another digest: with another policy it is not the same batch."""
+    """Return a part without them; its digest differs: with another policy it is another batch."""
     kept = part.packet.filter(pc.not_equal(part.packet.column("record"), change_batch.TRUNCATE))
     if kept.num_rows == part.packet.num_rows:
         return part

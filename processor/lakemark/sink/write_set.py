@@ -190,7 +190,7 @@ def _check_control(write_set: pa.Table) -> None:
 
 
 def _check_keys(keys: dict[str, pa.ChunkedArray]) -> None:
-    """A null or repeated key would become a second row without a word."""
+    """Refuse a null or repeated key: it would become a second row without a word."""
     if any(column.null_count for column in keys.values()):
         raise TableError(
             "a row has no value in a key column",

@@ -217,7 +217,7 @@ class _Work:
         return table in self.plan.stopped and table not in known and self.chosen(table)
 
     def regressed(self, index: int) -> None:
-        """An event stands below its place: its table stops, or those that come after it."""
+        """Stop the table of an event that stands below its place, or those that come after it."""
         records, heads = self.records, self.heads
         first = heads.table[index]
         after = {

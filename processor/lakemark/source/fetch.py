@@ -336,7 +336,7 @@ def _reader(client: Mapping[str, Any]) -> _Kept:
 
 
 def _forget(kept: _Kept | None) -> None:
-    """The process's reader ends, if it still is this one."""
+    """End the process's reader, if it still is this one."""
     global _kept  # noqa: PLW0603
     if kept is not None and kept is _kept:
         _kept = None

@@ -259,7 +259,7 @@ class _Lane:
         return self._lost.is_set()
 
     def _reached(self) -> None:
-        """The coordinators answered just now: what was lost before does not matter."""
+        """Note that the coordinators answer: what was lost before does not matter."""
         self.producer.poll(0)
         self._lost.clear()
 
