@@ -45,7 +45,8 @@ LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
     "py4j": ("spark",),
     "delta": ("spark",),
     "psycopg": ("connectors.postgres",),
-    "sqlglot": ("connectors.postgres",),
+    "pymysql": ("connectors.mysql",),
+    "sqlglot": ("connectors.mysql", "connectors.postgres"),
     "deltalake": (*("sink.delta", "ops.stored_state", "ops.doctor.facts_machine"),),
     "obstore": ("sink.delta",),
     "confluent_kafka": (
@@ -68,7 +69,8 @@ LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
 """Where a library may be imported: modules, or folders with all that is in them."""
 
 OUTSIDE: Final = frozenset(
-    {"confluent_kafka", "delta", "deltalake", "httpx", "obstore", "psycopg", "py4j", "pyspark"}
+    {"confluent_kafka", "delta", "deltalake", "httpx", "obstore", "psycopg", "py4j", "pymysql"}
+    | {"pyspark"}
 )
 
 EDGES: Final[Mapping[str, str]] = {

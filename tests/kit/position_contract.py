@@ -28,8 +28,10 @@ class PositionContract:
         return positions.rules_of(self.connector)
 
     def of(self, blocks: list[dict[str, Any]], epoch: int = 0, own: Any = None) -> list[Any]:
-        fields = {name: [block.get(name) for block in blocks] for name in self.rules.fields}
-        return self.rules.from_source(fields, own, epoch)
+        names = (*self.rules.fields, *self.rules.of_transaction)
+        fields = {name: [block.get(name) for block in blocks] for name in names}
+        number = positions.epoch_number(self.connector, epoch)
+        return self.rules.from_source(fields, own, number)
 
     @property
     def stream(self) -> list[bytes]:
@@ -60,7 +62,8 @@ class PositionContract:
     def test_a_source_block_without_a_position_has_none(self):
         assert self.of([{}, self.blocks[0][1]]) == [None, self.stream[0]]
         assert positions.missing_of(self.connector) == self.rules.missing != ""
-        assert {*self.rules.to_source(self.stream[0])} - {*self.rules.of_entries}, "a row has some"
+        source = self.rules.to_source(self.stream[0], self.blocks[0][1])
+        assert {*source} - {*self.rules.of_entries}, "a row has some"
 
     def test_many_at_once_are_what_each_is(self):
         blocks = [block for _, block in self.blocks] + [{}]
@@ -71,10 +74,13 @@ class PositionContract:
         ]
 
     def test_a_position_gives_back_what_it_was_made_of(self):
-        for at in self.stream:
-            assert self.of([self.rules.to_source(at)]) == [at]
+        for at, (_, block) in zip(self.stream, self.blocks, strict=True):
+            within = {name: block.get(name) for name in self.rules.of_transaction}
+            source = self.rules.to_source(at, self.blocks[0][1])
+            assert self.of([source | within]) == [at]
             numbers = np.array([self.rules.numbers_of(at)], np.int64)
-            assert self.rules.of_numbers(numbers, 0).tobytes() == at
+            epoch = positions.epoch_number(self.connector, 0)
+            assert self.rules.of_numbers(numbers, epoch).tobytes() == at
 
     def test_what_is_of_one_transaction(self):
         numbers = np.array([self.rules.numbers_of(at) for at in self.stream], np.int64)

@@ -45,6 +45,7 @@ class ToyPositions:
 
     width: Final = 4 + BLOCK + 9
     fields: Final[Mapping[str, type]] = {"block": int, "row": int}
+    of_transaction: Final[Mapping[str, type]] = {}
     missing: Final = "no source.block"
     of_entries: Final = ("row",)
 
@@ -72,7 +73,7 @@ class ToyPositions:
     def transactions(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return numbers[:, 0]
 
-    def to_source(self, position: bytes) -> dict[str, Any]:
+    def to_source(self, position: bytes, like: Mapping[str, Any]) -> dict[str, Any]:
         block, row = self.numbers_of(position)
         return {"block": block, "row": row}
 

@@ -24,10 +24,11 @@ _EPOCH: Final = 4  # bytes
 
 RULES: Final[dict[int, str]] = {
     0: "lakemark.connectors.postgres.positions",
+    1: "lakemark.connectors.mysql.positions",
 }
 """The module whose `POSITIONS` are the rules of each kind, by its number."""
 
-KINDS: Final[dict[str, int]] = {"postgresql": 0, "": 0}
+KINDS: Final[dict[str, int]] = {"postgresql": 0, "": 0, "mysql": 1, "mariadb": 1}
 """Numbers of kinds by `source.connector`; empty where records of any connector are taken."""
 
 
@@ -37,6 +38,7 @@ class PositionRules(Protocol):
     Attributes:
         width: bytes of a position.
         fields: of the source block, those that `from_source` needs, and their types.
+        of_transaction: likewise of the event's `transaction` block; the names differ.
         missing: what a source block lacks that has no position: half a sentence.
         of_entries: fields of the source block that only an entry of the log has: they are null for
             a row that was read beside it, also where `to_source` has them.
@@ -44,6 +46,7 @@ class PositionRules(Protocol):
 
     width: int
     fields: Mapping[str, type]
+    of_transaction: Mapping[str, type]
     missing: str
     of_entries: tuple[str, ...]
 
@@ -53,7 +56,8 @@ class PositionRules(Protocol):
         """Return the positions of many records; None for one whose source block has none.
 
         Args:
-            fields: of the source blocks, as `fields` names them: a column each, None where absent.
+            fields: of the blocks, as `fields` and `of_transaction` name them: a column each, None
+                where absent.
             own: which are rows of the connector's own snapshot; None = none.
             epoch: number of the epoch.
         """
@@ -72,8 +76,14 @@ class PositionRules(Protocol):
     def transactions(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return a number a row, equal for records of one transaction of one epoch."""
 
-    def to_source(self, position: bytes) -> dict[str, Any]:
-        """Return the fields of a source block that has this position of the stream."""
+    def to_source(self, position: bytes, like: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a source block that has this position of the stream.
+
+        Args:
+            position: of the stream.
+            like: another source block of the connector: what a position does not hold, such as how
+                the files of the log are called, is as there.
+        """
 
     def one_transaction(self, before: bytes, after: bytes) -> bool:
         """Return whether two positions may be of one transaction."""
@@ -117,9 +127,16 @@ def rules_of(connector: str) -> PositionRules:
     return _rules(KINDS[connector])
 
 
-def fields_of(connector: str) -> Mapping[str, type]:
-    """Return the fields of a source block that its position is made of; none of a stranger's."""
-    return rules_of(connector).fields if connector in KINDS else {}
+def fields_of(connector: str) -> tuple[Mapping[str, type], Mapping[str, type]]:
+    """Return the fields of a source block, and of a transaction block, that positions are made of.
+
+    Args:
+        connector: `source.connector`; a stranger's has none.
+    """
+    if connector not in KINDS:
+        return {}, {}
+    rules = rules_of(connector)
+    return rules.fields, rules.of_transaction
 
 
 def missing_of(connector: str) -> str:
@@ -226,9 +243,9 @@ def ranges_below_truncate(truncate: bytes) -> list[tuple[bytes | None, bytes, bo
     return _rules(truncate[0]).ranges_below_truncate(truncate)
 
 
-def to_source(position: bytes) -> dict[str, Any]:
+def to_source(position: bytes, like: Mapping[str, Any]) -> dict[str, Any]:
     """See `PositionRules`."""
-    return _rules(position[0]).to_source(position)
+    return _rules(position[0]).to_source(position, like)
 
 
 # -- columns of positions ------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def test_members_of_other_versions_stay_where_they_are():
         samples(wrapped=False)["heartbeat"].value,
         samples(wrapped=False)["transaction_BEGIN"].value,
         samples(wrapped=False)["m_logical_message_transactional"].value,
-        b'{"after":{},"source":{"connector":"mysql"}}',
+        b'{"after":{},"source":{"connector":"oracle"}}',
         b'{"after":{},"source":{"connector":""}}',
         b'{"after":{},"source":{"connector":["postgresql"]}}',
         b'{"after":{},"source":{}}',
@@ -109,7 +109,7 @@ def test_what_only_an_entry_of_the_log_has_is_for_its_database_to_say(monkeypatc
     toy_positions.use(monkeypatch)
     source = {"connector": "toy", "block": 7, "row": 3, "lsn": 9}
     template = EnvelopeTemplate(json.dumps({"after": {}, "source": source, "op": "c"}).encode())
-    place = toy_positions.POSITIONS.to_source(toy_positions.pack(0, (1 << 80) + 8, 5))
+    place = toy_positions.POSITIONS.to_source(toy_positions.pack(0, (1 << 80) + 8, 5), {})
     reading = Reading("public", "t", read_ns=1, written_ns=2, place=place)
     (value,) = template.values(pa.array([b"{}"], pa.binary()), reading).to_pylist()
     found = json.loads(value)["source"]

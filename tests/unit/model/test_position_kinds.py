@@ -23,6 +23,31 @@ class TestPostgres(PositionContract):
     ]
 
 
+class TestMariaDb(PositionContract):
+    """Events of one place are told apart by their order in the transaction alone."""
+
+    connector = "mariadb"
+    blocks = [
+        (1, {"file": "binlog.000009", "pos": 4, "total_order": 1}),
+        (2, {"file": "binlog.000009", "pos": 4, "total_order": 2}),
+        (3, {"file": "binlog.000009", "pos": 5_000_000_000, "total_order": 1}),
+        (4, {"file": "binlog.000010", "pos": 4, "total_order": 1}),
+        (5, {"file": "binlog.999999", "pos": 700, "total_order": 10}),
+        (6, {"file": "binlog.1000000", "pos": 4, "total_order": 1}),
+    ]
+
+
+class TestMySql(PositionContract):
+    """Without metadata of transactions places are all there is."""
+
+    connector = "mysql"
+    blocks = [
+        (1, {"file": "mysql-bin.000001", "pos": 157}),
+        (2, {"file": "mysql-bin.000001", "pos": 430}),
+        (3, {"file": "mysql-bin.000002", "pos": 157}),
+    ]
+
+
 class TestToy(PositionContract):
     connector = toy_positions.CONNECTOR
     blocks = [

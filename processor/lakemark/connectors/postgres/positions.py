@@ -60,6 +60,7 @@ class PostgresPositions:
 
     width: Final = WIDTH
     fields: Final[Mapping[str, type]] = {"sequence": str, "lsn": int}
+    of_transaction: Final[Mapping[str, type]] = {}
     missing: Final = "no usable source.sequence (Debezium before 1.5, or source rewritten)"
     of_entries: Final = ("txId", "lsn", "xmin", "origin", "origin_lsn")
 
@@ -95,7 +96,7 @@ class PostgresPositions:
         """See `PositionRules`: the commit before it."""
         return numbers[:, 0]
 
-    def to_source(self, position: bytes) -> dict[str, Any]:
+    def to_source(self, position: bytes, like: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         """See `PositionRules`: `sequence` as Debezium writes it, and `lsn`."""
         last_commit, own = sequence_of(position)
         last = None if last_commit is None else str(last_commit)

@@ -10,7 +10,7 @@ Reason codes: invalid-json, invalid-utf8, not-debezium, unknown-op, missing-imag
 missing-position, foreign-connector, record-too-large.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, lru_cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -89,16 +89,22 @@ class _Forms(NamedTuple):
 @cache
 def _forms(connector: str) -> _Forms:
     """The forms of a connector: its source block has the fields of its positions."""
-    fields = positions.fields_of(connector)
-    more = [(name, kind | None, None) for name, kind in fields.items()]
-    source = msgspec.defstruct("Source", more, bases=(Source,), gc=False)
-    own = [("source", source | None, None)]
+    of_source, of_transaction = positions.fields_of(connector)
+    source = msgspec.defstruct("Source", _optional(of_source), bases=(Source,), gc=False)
+    own: list[tuple[str, Any, Any]] = [("source", source | None, None)]
+    if of_transaction:
+        transaction = msgspec.defstruct("Transaction", _optional(of_transaction), gc=False)
+        own.append(("transaction", transaction | None, None))
     kinds: list[Any] = [
         msgspec.defstruct(base.__name__, own, bases=(base,), gc=False)
         for base in (Envelope, _Other)
     ]
     event, other = (msgspec.json.Decoder(kind).decode for kind in kinds)
     return _Forms(event, other)
+
+
+def _optional(fields: Mapping[str, type]) -> list[tuple[str, Any, None]]:
+    return [(name, kind | None, None) for name, kind in fields.items()]
 
 
 _parse_wrapper: Final = msgspec.json.Decoder(_Wrapper).decode
@@ -423,7 +429,7 @@ def decode(
         reason=[plan.reason for plan in plans],
         detail=[plan.detail for plan in plans],
     )
-    out.position = _positions(out, sources, connector, epoch, odd)
+    out.position = _positions(out, envelopes, connector, epoch, odd)
     _check_images(out, keys)
     for at, what in odd.items():
         out.kind[at] = int(what.kind)
@@ -527,17 +533,21 @@ def _source_times(sources: list[Source]) -> list[int]:
 
 
 def _positions(
-    out: Headers, sources: list[Source], connector: str, epoch: int, odd: Collection[int]
+    out: Headers, envelopes: list[Any], connector: str, epoch: int, odd: Collection[int]
 ) -> list[bytes]:
     """Positions by the source block; marks records that need one and have none as BAD."""
-    result = [positions.LOWEST] * len(sources)
-    events = [at for at in range(len(sources)) if at not in odd] if odd else range(len(sources))
+    count = len(envelopes)
+    result = [positions.LOWEST] * count
+    events = [at for at in range(count) if at not in odd] if odd else range(count)
     own = int(Kind.OWN_SNAPSHOT)
     is_own = [out.kind[at] == own for at in events] if own in out.kind else None
     found: Sequence[bytes | None] = [None] * len(events)
     if connector in positions.KINDS and events:
-        rules, blocks = positions.rules_of(connector), [sources[at] for at in events]
+        rules, blocks = positions.rules_of(connector), [envelopes[at].source for at in events]
         fields = {name: [*map(attrgetter(name), blocks)] for name in rules.fields}
+        if rules.of_transaction:
+            within = [envelopes[at].transaction for at in events]
+            fields |= {n: [getattr(one, n, None) for one in within] for n in rules.of_transaction}
         found = rules.from_source(fields, is_own, epoch)
     if not odd and None not in found:
         return [position for position in found if position is not None]

@@ -12,7 +12,7 @@ order) is taken from a real event of the same connector; what belongs to the row
 | after | the image |
 | op | ``r`` |
 | source.snapshot | ``incremental`` |
-| source.schema, source.table | the table's |
+| source.schema (source.db where there is none), source.table | the table's |
 | `PositionRules.fields` of source | the stream's position while the row was read |
 | `PositionRules.of_entries` of source | null: the row is no entry of the log |
 | source.ts_ms, ts_us, ts_ns | when the row was read |
@@ -39,8 +39,8 @@ class Reading:
     """The time and the place in the stream at which rows were read.
 
     Attributes:
-        schema: of the table.
-        table: its name without the schema.
+        schema: of the table; where there are no schemas, its database.
+        table: its name without that.
         read_ns: nanoseconds since the epoch at which the rows were read.
         written_ns: at which their records are written.
         place: fields of the source block that say where the stream was, see `PositionRules`.
@@ -58,6 +58,7 @@ class EnvelopeTemplate:
 
     Attributes:
         members: of the envelope, as JSON texts, in their order.
+        source: of its source block, decoded.
     """
 
     def __init__(self, value: bytes) -> None:
@@ -80,6 +81,7 @@ class EnvelopeTemplate:
         self._of_entries = positions.rules_of(connector).of_entries
         self.members = {name: bytes(raw) for name, raw in envelope.items()}
         self._source = {name: bytes(raw) for name, raw in source.items()}
+        self.source = {name: msgspec.json.decode(raw) for name, raw in source.items()}
 
     def values(
         self, images: pa.Array, reading: Reading, *, wrapper_schema: bytes | None = None
@@ -137,7 +139,7 @@ class EnvelopeTemplate:
     def _source_of(self, reading: Reading) -> bytes:
         fixed = {
             "snapshot": b'"incremental"',
-            "schema": j.quoted(reading.schema).encode(),
+            "schema" if "schema" in self._source else "db": j.quoted(reading.schema).encode(),
             "table": j.quoted(reading.table).encode(),
             **{name: msgspec.json.encode(value) for name, value in reading.place.items()},
             **dict.fromkeys(self._of_entries, _NULL),

@@ -75,7 +75,7 @@ class JsonRecordWriter:
 
     def _reading(self, moment: Moment) -> Reading:
         schema, name = pair_of(self._table)
-        place = positions.to_source(moment.position)
+        place = positions.to_source(moment.position, self._template.source)
         return Reading(schema, name, moment.read_ns, moment.written_ns, place)
 
 
