@@ -1,0 +1,244 @@
+"""The server, its log and the signal table: from what they say of themselves to findings. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from lakemark.connectors.mysql.names import quoted
+from lakemark.model.findings import Finding, clock, fine, warning, wrong
+from lakemark.settings.table_id import pair_of
+
+CHECKS: Final = (
+    *("database", "binary log", "row image", "log compression", "commit order"),
+    *("replication", "log retention", "server id", "signal table"),
+)
+
+VARIABLES: Final = (
+    *("log_bin", "binlog_format", "binlog_row_image", "binlog_row_value_options"),
+    *("log_bin_compress", "binlog_order_commits", "log_slave_updates", "log_replica_updates"),
+    *("binlog_expire_logs_seconds", "expire_logs_days", "server_id", "gtid_mode"),
+    *("gtid_strict_mode", "read_only"),
+)
+"""Of the server; one that it does not have is left out."""
+
+_LEAST_KEPT: Final = timedelta(days=1)
+_LEAST_COLUMNS: Final = 3  # id, type, data
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """The server and our user.
+
+    Attributes:
+        address: host and port.
+        user: who we are, as the server names us.
+        version: as it says it.
+        is_mariadb: whether it is MariaDB.
+        variables: of `VARIABLES`, by name.
+        skew_s: by how much its clock is ahead of ours.
+    """
+
+    address: str
+    user: str
+    version: str
+    is_mariadb: bool
+    variables: Mapping[str, str]
+    skew_s: float
+
+    @property
+    def name(self) -> str:
+        """What it is."""
+        return "MariaDB" if self.is_mariadb else "MySQL"
+
+    def has(self, variable: str, *values: str) -> bool:
+        """Say whether a variable has one of these values, whatever their case."""
+        return self.variables.get(variable, "").upper() in values
+
+
+@dataclass(frozen=True, slots=True)
+class SignalTable:
+    """The connector's signal table.
+
+    Attributes:
+        table: its text.
+        columns: how many it has; 0 = there is no such table, or we may not see it.
+    """
+
+    table: str
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseFacts:
+    """All of them.
+
+    Attributes:
+        server: always known.
+        reader_id: `database.server.id` of the connector; empty when unknown.
+        signal: None where lakemark needs no signal table, or the connector has none.
+    """
+
+    server: ServerFacts
+    reader_id: str = ""
+    signal: SignalTable | None = field(default=None)
+
+
+def findings(facts: DatabaseFacts) -> list[Finding]:
+    """Return all findings about the server, its log and the signal table."""
+    server = facts.server
+    return [
+        fine("database", server.address, f"{server.name} {server.version} as {server.user}"),
+        clock("database", server.skew_s),
+        *_log(server),
+        *_image(server),
+        *_compression(server),
+        *_order(server),
+        *_replication(server),
+        _retention(server),
+        *_reader(server, facts.reader_id),
+        *(_signal(facts.signal) if facts.signal else ()),
+    ]
+
+
+def _log(server: ServerFacts) -> Iterator[Finding]:
+    check = "binary log"
+    if not server.has("log_bin", "ON", "1"):
+        reason = "is off: there is nothing that a connector could read; it takes a restart"
+        yield wrong(check, server.address, reason, "log_bin=binlog in the server's configuration")
+    elif not server.has("binlog_format", "ROW"):
+        form = server.variables.get("binlog_format", "unknown")
+        yield wrong(
+            check,
+            server.address,
+            f"has the format {form}: statements are in it instead of rows, and no event comes",
+            "SET GLOBAL binlog_format = 'ROW'; then let sessions begin anew",
+        )
+    else:
+        yield fine(check, server.address, "on, with rows")
+
+
+def _image(server: ServerFacts) -> Iterator[Finding]:
+    check, image = "row image", server.variables.get("binlog_row_image", "FULL")
+    if image.upper() != "FULL":
+        yield wrong(
+            check,
+            server.address,
+            f"is {image}: the connector stops at the first row that is not there as a whole",
+            "SET GLOBAL binlog_row_image = 'FULL'; then let sessions begin anew",
+        )
+    elif "PARTIAL_JSON" in server.variables.get("binlog_row_value_options", "").upper():
+        yield wrong(
+            check,
+            server.address,
+            "leaves out what an update of a JSON value did not change: such updates are lost"
+            " without a word",
+            "SET GLOBAL binlog_row_value_options = ''; then let sessions begin anew, and"
+            " `lakemark snapshot start` the tables with JSON columns",
+        )
+    else:
+        yield fine(check, server.address, "whole rows")
+
+
+def _compression(server: ServerFacts) -> Iterator[Finding]:
+    check = "log compression"
+    if server.has("log_bin_compress", "ON", "1"):
+        yield wrong(
+            check,
+            server.address,
+            "log_bin_compress is ON: the connector passes over compressed rows without a word",
+            "SET GLOBAL log_bin_compress = OFF; then `lakemark snapshot start '.*'`",
+        )
+    else:
+        yield fine(check, server.address, "none that the connector cannot read")
+
+
+def _order(server: ServerFacts) -> Iterator[Finding]:
+    check = "commit order"
+    if server.has("binlog_order_commits", "OFF", "0"):
+        yield wrong(
+            check,
+            server.address,
+            "binlog_order_commits is OFF: a read may miss what stands before it in the log, so no"
+            " snapshot can be taken",
+            "SET GLOBAL binlog_order_commits = ON;",
+        )
+    else:
+        yield fine(check, server.address, "that of the log")
+
+
+def _replication(server: ServerFacts) -> Iterator[Finding]:
+    check = "replication"
+    passes_on = ("log_slave_updates", "log_replica_updates")
+    if server.has("read_only", "ON", "1") and not any(
+        server.has(variable, "ON", "1") for variable in passes_on
+    ):
+        yield wrong(
+            check,
+            server.address,
+            "is a replica that does not log what it gets from its primary: no event comes",
+            "log_slave_updates=ON in the server's configuration, or read the primary",
+        )
+    elif not (server.has("gtid_strict_mode", "ON", "1") or server.has("gtid_mode", "ON")):
+        name = "gtid_strict_mode" if server.is_mariadb else "gtid_mode"
+        yield warning(
+            check,
+            server.address,
+            f"{name} is not ON: after a failover nothing proves where the connector has to go on",
+            f"{name}=ON in the server's configuration",
+        )
+    else:
+        yield fine(check, server.address, "transactions have global ids")
+
+
+def _retention(server: ServerFacts) -> Finding:
+    seconds = _number(server.variables.get("binlog_expire_logs_seconds"))
+    days = _number(server.variables.get("expire_logs_days"))
+    kept = timedelta(seconds=seconds) if seconds else timedelta(days=days)
+    if not kept:
+        return fine("log retention", server.address, "the log is kept until somebody removes it")
+    if kept < _LEAST_KEPT:
+        return warning(
+            "log retention",
+            server.address,
+            f"the log is kept for {kept}: a connector that stands still for longer loses its place",
+            "SET GLOBAL binlog_expire_logs_seconds = 604800;",
+        )
+    return fine("log retention", server.address, f"the log is kept for {kept}")
+
+
+def _reader(server: ServerFacts, reader_id: str) -> Iterator[Finding]:
+    ours = server.variables.get("server_id", "")
+    if not reader_id:
+        return
+    if reader_id == ours:
+        yield wrong(
+            "server id",
+            server.address,
+            f"is {ours}, and so is the connector's database.server.id: one of them is refused",
+            "give the connector another database.server.id",
+        )
+    else:
+        yield fine("server id", server.address, f"{ours}; the connector reads as {reader_id}")
+
+
+def _signal(signal: SignalTable) -> Iterator[Finding]:
+    name = ".".join(map(quoted, pair_of(signal.table)))
+    create = (
+        f"CREATE TABLE {name} (id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL,"
+        " data varchar(2048));"
+    )
+    if not signal.columns:
+        yield wrong("signal table", signal.table, "is not there, or may not be seen", create)
+    elif signal.columns < _LEAST_COLUMNS:
+        reason = "has not the columns id, type and data"
+        yield wrong("signal table", signal.table, reason, f"DROP TABLE {name}; {create}")
+    else:
+        yield fine("signal table", signal.table, "is there")
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,35 @@
+"""MySQL and MariaDB: the connector's position, by the offsets that Connect has committed for it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lakemark.connectors.mysql.positions import number_of, pack
+
+
+def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, server: str) -> bytes:
+    """Return the position up to which all events are in Kafka, by what Connect has committed.
+
+    `file` and `pos` are where the connector would go on after a restart: the end of the last
+    transaction, or the beginning of the one whose events it has sent in part (`event`, `row`). So
+    all events before that place are in Kafka, and of those at it none may be.
+
+    Args:
+        entries: as Connect gives them: ``[{"partition": {…}, "offset": {"file": …, "pos": …}}]``.
+        epoch: of the positions.
+        server: the connector's `topic.prefix`.
+
+    Returns:
+        empty if the connector has none, or is in a snapshot of its own.
+    """
+    newest = b""
+    for entry in entries:
+        place, offset = entry.get("partition"), entry.get("offset")
+        if not isinstance(place, Mapping) or place.get("server") != server:
+            continue
+        if not isinstance(offset, Mapping) or offset.get("snapshot"):
+            continue
+        file, pos = offset.get("file"), offset.get("pos")
+        number = number_of(file) if isinstance(file, str) else None
+        if number is not None and isinstance(pos, int) and pos >= 0:
+            newest = max(newest, pack(epoch, number, pos))
+    return newest
