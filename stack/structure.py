@@ -7,7 +7,7 @@ checker alone count.
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from stack.import_rule import PACKAGE, Imports, group, imports_of, parsed, reached
+from stack.import_rule import KINDS, PACKAGE, Imports, group, imports_of, parsed, reached
 
 ROOT: Final = PACKAGE.parents[1]
 LIMITS: Final[Mapping[str, int]] = {
@@ -72,9 +72,27 @@ def in_cycles(ours: Imports) -> list[str]:
 
 
 def doubled(package: Path = PACKAGE) -> list[str]:
-    """Return the public class names that several modules define."""
-    counts = Counter(name for path in package.rglob("*.py") for name in _classes(path))
-    return sorted(name for name, count in counts.items() if count > 1)
+    """Return the public class names that several modules define.
+
+    Folders of one kind (`import_rule.KINDS`) never meet, and what plays the same part in each may
+    have one name.
+    """
+    homes: dict[str, Counter[tuple[str, ...]]] = {}
+    for path in package.rglob("*.py"):
+        place = path.relative_to(package)
+        kind, *inner = place.parts
+        home = (kind, inner[0]) if kind in KINDS and len(inner) > 1 else (str(place),)
+        for name in _classes(path):
+            homes.setdefault(name, Counter())[home] += 1
+    return sorted(
+        name
+        for name, found in homes.items()
+        if max(found.values()) > 1 or (len(found) > 1 and not _are_siblings(found))
+    )
+
+
+def _are_siblings(homes: Iterable[tuple[str, ...]]) -> bool:
+    return {len(home) for home in homes} == {2} and len({kind for kind, *_ in homes}) == 1
 
 
 def _classes(path: Path) -> Iterator[str]:

@@ -65,6 +65,22 @@ def test_a_name_of_two_classes_is_found(tmp_path, b, found):
     assert doubled(made) == found
 
 
+@pytest.mark.parametrize(
+    ("places", "found"),
+    [
+        (("connectors__one__a", "connectors__two__b"), []),
+        (("connectors__one__a", "connectors__one__b"), ["X"]),
+        (("connectors__one__a", "connectors__b"), ["X"]),
+        (("connectors__one__a", "converters__two__b"), ["X"]),
+        (("connectors__one__a", "connectors__two__b", "model__c"), ["X"]),
+    ],
+)
+def test_what_plays_the_same_part_in_two_folders_of_one_kind_may_have_one_name(
+    tmp_path, places, found
+):
+    assert doubled(package(tmp_path, **dict.fromkeys(places, "class X: ..."))) == found
+
+
 def test_the_unit_tests_are_sorted_as_the_package_is():
     rooms = {path.stem for path in PACKAGE.iterdir()} | {"bench", "docs", "kit", "stack"}
     unit = [path for path in (ROOT / "tests" / "unit").iterdir() if path.name != "__pycache__"]
