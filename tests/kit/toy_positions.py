@@ -46,6 +46,8 @@ class ToyPositions:
     width: Final = 4 + BLOCK + 9
     fields: Final[Mapping[str, type]] = {"block": int, "row": int}
     of_transaction: Final[Mapping[str, type]] = {}
+    compiled: Final = ("block",)
+    most: Final = ((1 << 63) - 1,) * 2
     missing: Final = "no source.block"
     of_entries: Final = ("row",)
 

@@ -9,6 +9,7 @@ from hypothesis import event as note
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakemark.connectors.mysql import positions as places
 from lakemark.connectors.postgres import positions as lsns
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.converters.registry import CONVERTERS, JSON
@@ -35,6 +36,8 @@ NAMED = from_catalog(
     MODES,
 )
 PLAN = StretchPlan(SourceIdentity("postgresql", "shop"), MODES, schemas={TABLE: SCHEMA})
+EPOCH = positions.epoch_number("mariadb", 0)
+PLACES = replace(PLAN, identity=SourceIdentity("mariadb", "shop"), epoch=EPOCH)
 WRAPPER = b'{"schema":{"type":"struct","fields":[%s],"optional":false},"payload":'
 STRUCT = b'{"type":"struct","fields":[%s],"optional":true,"field":"%s"}'
 FIELDS = b",".join(
@@ -104,22 +107,50 @@ images = st.fixed_dictionaries({
 
 @st.composite
 def stretches(draw):
-    """Inserts, updates and deletes in log order, of few keys and transactions, and tombstones."""
+    """Inserts, updates and deletes in log order, of few keys and transactions, and tombstones.
+
+    By the dice of PostgreSQL or of MariaDB: the plan is that of the connector.
+    """
+    of_places = draw(st.booleans())
+    ordered = draw(st.booleans())  # whether the connector tells the order in a transaction
     whole = draw(st.booleans())  # REPLICA IDENTITY FULL
     tombstones = draw(st.booleans())
     commit = own = draw(st.integers(1, 1000)) * 8
-    records = []
+    order, records = 0, []
     for _ in range(draw(st.integers(1, 12))):
         if draw(st.booleans()):  # another transaction
-            commit = own
+            commit, order = own, 0
         own += 8 * draw(st.integers(0, 2))
+        order += draw(st.integers(0, 2))
         op, key = draw(st.sampled_from("cud")), draw(st.integers(1, 3))
         row, was = ({"id": key, **draw(images)} for _ in range(2))
         before = was if whole and op != "c" else {"id": key} if op == "d" else None
-        records.append(change(op, key, before, None if op == "d" else row, commit, own, draw))
+        after = None if op == "d" else row
+        if of_places:
+            at = (9 + commit // 800, own % 800 if draw(st.booleans()) else own)
+            records.append(placed(op, key, before, after, *at, order if ordered else None, draw))
+        else:
+            records.append(change(op, key, before, after, commit, own, draw))
         if op == "d" and tombstones:
             records.append((records[-1][0], None, []))
-    return records
+    return records, PLACES if of_places else PLAN
+
+
+def placed(op, key, before, after, file, pos, order=None, draw=None):
+    """A change of MariaDB or MySQL."""
+    source = {
+        "version": "3.5.0.Final", "connector": "mariadb", "name": "shop", "ts_ms": pos,
+        "snapshot": "false", "db": "public", "sequence": None, "ts_us": pos * 1000,
+        "table": "orders", "server_id": 7, "gtid": f"0-7-{pos}", "file": f"binlog.{file:06d}",
+        "pos": pos, "row": 0, "thread": None, "query": None,
+    }  # fmt: skip
+    within = None
+    if order is not None:
+        within = {"id": f"0-7-{pos}", "total_order": order, "data_collection_order": 1}
+    value = {"before": before, "after": after, "source": source, "transaction": within, "op": op}
+    if draw and draw(st.booleans()):
+        value = dict(sorted(value.items(), key=lambda item: item[0] != "transaction"))
+    return packed({"id": key}), packed(value), []
 
 
 def change(op, key, before, after, commit, own, draw=None):
@@ -137,31 +168,35 @@ def change(op, key, before, after, commit, own, draw=None):
 
 
 @given(stretches(), st.data())
-def test_plain_stretches_are_read_and_come_out_the_same(records, data):
-    first = data.draw(st.sampled_from([positions.LOWEST, lsns.pack(0, 8, 8)]))
+def test_plain_stretches_are_read_and_come_out_the_same(found, data):
+    records, of = found
+    somewhere = lsns.pack(0, 8, 8) if of is PLAN else places.pack(EPOCH, 9, 8, 1)
+    first = data.draw(st.sampled_from([positions.LOWEST, somewhere]))
     reached = AppliedPosition(
         first, data.draw(st.integers(0, 10**6)), creates=data.draw(st.booleans())
     )
-    plan = replace(PLAN, applied={(TOPIC, 0): reached})
+    plan = replace(of, applied={(TOPIC, 0): reached})
     quick, general = both(batch(records), plan)
-    note("read" if quick else "left")
+    note(f"{of.identity.connector} {'read' if quick else 'left'}")
     if quick is not None:
         assert_same(quick, general)
 
 
 @given(stretches(), st.integers(0, 12))
-def test_however_a_stretch_is_cut(records, at):
+def test_however_a_stretch_is_cut(found, at):
+    records, plan = found
     cut = min(at, len(records))
     whole = batch(records)
-    quick, general = both([whole.slice(0, cut), whole.slice(cut)])
-    assert (quick is None) == (both(whole)[0] is None)
+    quick, general = both([whole.slice(0, cut), whole.slice(cut)], plan)
+    assert (quick is None) == (both(whole, plan)[0] is None)
     if quick is not None:
         assert_same(quick, general)
 
 
 @settings(max_examples=examples(150, nightly=3000))
 @given(stretches(), st.data())
-def test_whatever_bytes_come_it_never_says_something_else(records, data):
+def test_whatever_bytes_come_it_never_says_something_else(found, data):
+    records, plan = found
     at = data.draw(st.integers(0, len(records) - 1))
     key, value, headers = records[at]
     text = bytearray(value or key)
@@ -178,7 +213,7 @@ def test_whatever_bytes_come_it_never_says_something_else(records, data):
         else:  # a piece of it once more
             text[place:place] = text[place : place + data.draw(st.integers(1, 30))]
     records[at] = (key, bytes(text), headers) if value else (bytes(text), value, headers)
-    quick, general = both(batch(records))
+    quick, general = both(batch(records), plan)
     note("read" if quick else "left")
     if quick is not None:
         assert_same(quick, general)
@@ -344,6 +379,70 @@ def test_a_delete_within_a_transaction_that_goes_on_is_for_the_general_way():
         reached = AppliedPosition(lsns.pack(0, major, 16), 0, creates=creates)
         plan = replace(PLAN, applied={(TOPIC, 0): reached})
         assert (read([gone], plan) is not None) == taken
+
+
+PLACED = placed("c", 1, None, ROW, 9, 400, 1)
+
+
+def test_a_stretch_of_places_in_a_log_is_read():
+    """Also where a transaction's events have one place, and where nobody tells their order."""
+    for order in (2, None):
+        later = placed("u", 2, ROW, {**ROW, "id": 2}, 9, 400, order)
+        gone = placed("d", 1, ROW, None, 10, 4, order)
+        quick = read([PLACED, later if order else replaced_order(later), gone], PLACES)
+        assert quick.kinds == {0: 3}
+        assert quick.applied_position.position == places.pack(EPOCH, 10, 4, 3 if order else 1)
+    large = placed("u", 1, ROW, ROW, 1_000_000, 4, 1)
+    assert read([placed("c", 1, None, ROW, 999_999, 4, 1), large], PLACES) is not None
+
+
+def replaced_order(record):
+    """Nobody tells it, so that it counts as the first: behind the one before it is no more."""
+    return placed("u", 2, ROW, {**ROW, "id": 2}, 9, 401)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        replaced(b'"binlog.000009"', b"null", PLACED),
+        replaced(b'"binlog.000009"', b'"binlog"', PLACED),
+        replaced(b'"binlog.000009"', b'"binlog.00000x"', PLACED),
+        replaced(b'"binlog.000009"', b'"binlog.99999999999"', PLACED),
+        replaced(b'"binlog.000009"', b'"binlog.9999999999"', PLACED),
+        replaced(b'"pos":400', b'"pos":null', PLACED),
+        replaced(b'"pos":400', b'"pos":-4', PLACED),
+        replaced(b'"pos":400', b'"pos":2000000000000', PLACED),
+        replaced(b'"pos":400', b'"pos":400,"pos":400', PLACED),
+        replaced(b'"file":', b'"file":"a.1","file":', PLACED),
+        replaced(b'"total_order":1', b'"total_order":"1"', PLACED),
+        replaced(b'"total_order":1', b'"total_order":-1', PLACED),
+        replaced(b'"total_order":1', b'"total_order":1,"total_order":2', PLACED),
+        replaced(b'"total_order":1', b'"total_order":9999999999', PLACED),
+        replaced(b'"transaction":{', b'"transaction":[],"x":{', PLACED),
+        replaced(b'"binlog.000009"', b'"binlog.000010"', PLACED),  # the one after it stands below
+        replaced(b'"sequence":null', b'"sequence":"["8","16"]"', PLACED),
+        replaced(b'"connector":"mariadb"', b'"connector":"postgresql"', PLACED),
+        replaced(b'"connector":"mariadb"', b'"connector":"oracle"', PLACED),
+    ],
+)
+def test_odd_places_go_the_general_way(odd):
+    after = placed("u", 2, ROW, {**ROW, "id": 2}, 9, 404, 1)
+    assert read([PLACED, after], PLACES) is not None
+    quick, _ = both(batch([odd, after]), PLACES)
+    assert quick is None or odd[1].count(b'"sequence":"'), "another form beside it says nothing"
+
+
+def test_what_stands_below_in_its_transaction_goes_the_general_way():
+    again = placed("u", 2, ROW, {**ROW, "id": 2}, 9, 400, 1)
+    assert read([placed("c", 1, None, ROW, 9, 400, 1), again], PLACES) is not None
+    assert read([placed("c", 1, None, ROW, 9, 400, 2), again], PLACES) is None
+
+
+def test_a_key_of_a_log_of_places_has_one_row():
+    """No constraint is checked at the commit there: a delete is always of the newest row."""
+    gone = placed("d", 1, ROW, None, 9, 400, 2)
+    assert read([PLACED, gone], PLACES) is not None
+    assert read([PLACED, gone, placed("c", 1, None, ROW, 9, 400, 3)], PLACES) is not None
 
 
 @pytest.mark.slow

@@ -39,6 +39,9 @@ class PositionRules(Protocol):
         width: bytes of a position.
         fields: of the source block, those that `from_source` needs, and their types.
         of_transaction: likewise of the event's `transaction` block; the names differ.
+        compiled: names of what a compiled reader finds the numbers for `of_numbers` in, in their
+            order: one of those that readers know, else events go the general way.
+        most: of each of these numbers the largest that a position can have.
         missing: what a source block lacks that has no position: half a sentence.
         of_entries: fields of the source block that only an entry of the log has: they are null for
             a row that was read beside it, also where `to_source` has them.
@@ -47,6 +50,8 @@ class PositionRules(Protocol):
     width: int
     fields: Mapping[str, type]
     of_transaction: Mapping[str, type]
+    compiled: tuple[str, ...]
+    most: tuple[int, ...]
     missing: str
     of_entries: tuple[str, ...]
 

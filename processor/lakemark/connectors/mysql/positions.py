@@ -71,6 +71,8 @@ class MySqlPositions:
     width: Final = WIDTH
     fields: Final[Mapping[str, type]] = {"file": str, "pos": int}
     of_transaction: Final[Mapping[str, type]] = {"total_order": int}
+    compiled: Final = ("file", "pos", "total_order")
+    most: Final = (_MOST_FILE, _MOST_POS, _MOST_ORDER + 1)
     missing: Final = "no usable source.file and source.pos (source rewritten)"
     of_entries: Final = ("gtid", "thread", "query")
 

@@ -61,6 +61,8 @@ class PostgresPositions:
     width: Final = WIDTH
     fields: Final[Mapping[str, type]] = {"sequence": str, "lsn": int}
     of_transaction: Final[Mapping[str, type]] = {}
+    compiled: Final = ("sequence",)
+    most: Final = ((1 << 63) - 1,) * 2
     missing: Final = "no usable source.sequence (Debezium before 1.5, or source rewritten)"
     of_entries: Final = ("txId", "lsn", "xmin", "origin", "origin_lsn")
 

@@ -35,10 +35,9 @@ from lakemark.model.civil import Tally
 from lakemark.model.decoding import AppliedPosition, DecodedRange, StretchPlan, TableReport
 from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.positions import PositionRules
 from lakemark.model.schema import TableSchema
 
-_CONNECTOR: Final = "postgresql"  # what the compiled functions know the source block of
-_RULES: Final = positions.rules_of(_CONNECTOR)
 _MOST: Final = 2**31 - 1  # bytes of an Arrow array with 32 bit offsets
 _CREATE, _DELETE = ord("c"), ord("d")
 _OPS: Final = np.zeros(256, np.int8)
@@ -63,7 +62,10 @@ class BinaryColumn(NamedTuple):
 
 
 class Events(NamedTuple):
-    """The parts of a stretch's events, and the first one's source block: see `scan_events`."""
+    """The parts of a stretch's events, and the first one's source block: see `scan_events`.
+
+    `rules` are those of their positions.
+    """
 
     rows: Whole
     op: Bytes
@@ -71,6 +73,7 @@ class Events(NamedTuple):
     after: Whole
     stamp: Whole
     who: Whole
+    rules: PositionRules
 
     def upto(self, count: int) -> "Events":
         """The first events."""
@@ -81,16 +84,22 @@ class Events(NamedTuple):
             self.after[:count],
             self.stamp[:count],
             self.who,
+            self.rules,
         )
 
     def position(self, epoch: int, at: Sequence[int] | Whole) -> npt.NDArray[np.uint8]:
         """The positions of some events, a row of bytes each: see `positions`."""
-        return _RULES.of_numbers(self.numbers[at], epoch)
+        return self.rules.of_numbers(self.numbers[at], epoch)
 
     @property
     def numbers(self) -> Whole:
         """The numbers of their positions."""
-        return self.stamp[:, :2]
+        return self.stamp[:, : len(self.rules.most)]
+
+    @property
+    def times(self) -> Whole:
+        """Their times in the source, in microseconds."""
+        return self.stamp[:, scan_events.NUMBERS]
 
 
 def decode_range(
@@ -138,7 +147,7 @@ def decode_range(
         )
         if not isinstance(schema, TableSchema):
             return None
-        report = TableReport(events=len(events.rows), newest_ts=int(events.stamp[:, 2].max()))
+        report = TableReport(events=len(events.rows), newest_ts=int(events.times.max()))
         packet, report.clamped = _packet(values, names, events, schema, plan)
     except _NotPlainError:
         return None
@@ -221,19 +230,32 @@ def scanned(values: BinaryColumn) -> tuple[Events, bytes | None]:
     wrapper = envelope.wrapper_of(values.at(int(some[0])))
     if wrapper is None:
         raise _NotPlainError
-    size = len(values.array)
-    found = Events(
+    size, numbers = len(values.array), scan_events.NUMBERS
+    found = (
         np.empty(size, np.int64),
         np.empty(size, np.uint8),
         np.empty((size, 2), np.int64),
         np.empty((size, 2), np.int64),
-        np.empty((size, 3), np.int64),
-        np.zeros((scan_events.FIELDS, 2), np.int64),
+        np.empty((size, numbers + 1), np.int64),
+        np.zeros((scan_events.FIELDS + 1, 2), np.int64),
     )
     head = np.frombuffer(wrapper[0], np.uint8)
     count = scan_events.events(values.data, values.offsets, head, *found)
     _require(count > 0)
-    return found.upto(count), wrapper[1]
+    connector, *_ = _who(values, found[-1])
+    _require(connector in positions.KINDS)
+    events = Events(*found, positions.rules_of(str(connector))).upto(count)
+    _require(events.rules.compiled == scan_events.FORMS[found[-1][scan_events.FIELDS, 0]])
+    _require((events.numbers <= np.array(events.rules.most)).all())
+    return events, wrapper[1]
+
+
+def _who(values: BinaryColumn, who: Whole) -> list[str | None]:
+    """Return connector, name, snapshot, db, schema and table of the first event."""
+    return [
+        values.data[begin : begin + size].tobytes().decode() if begin else None
+        for begin, size in who[: scan_events.FIELDS].tolist()
+    ]
 
 
 def _table(values: BinaryColumn, events: Events, plan: StretchPlan) -> str:
@@ -242,11 +264,7 @@ def _table(values: BinaryColumn, events: Events, plan: StretchPlan) -> str:
     Raises:
         _NotPlainError: they are not its connector's, or it does not stream.
     """
-    connector, name, snapshot, db, schema, table = (
-        values.data[begin : begin + size].tobytes().decode() if begin else None
-        for begin, size in events.who.tolist()
-    )
-    _require(connector == _CONNECTOR)
+    connector, name, snapshot, db, schema, table = _who(values, events.who)
     source = envelope.Source(
         connector=connector, name=name, snapshot=snapshot, db=db, schema=schema, table=table
     )
@@ -262,16 +280,18 @@ def _reached(events: Events, start: AppliedPosition, epoch: int) -> AppliedPosit
     Raises:
         _NotPlainError: one is below the former, or of which row it is, only the table knows.
     """
+    rules = events.rules
     first, last = (one.tobytes() for one in events.position(epoch, [0, -1]))
     _require(first >= start.position)
     if start.creates:
         _require(not positions.which_first([start.position]))
         ours = positions.epoch_of(start.position) == positions.epoch_of(first)
-        begun = _RULES.transactions(np.array([_RULES.numbers_of(start.position)], np.int64))
-        within = (_RULES.transactions(events.numbers) == begun[0]) & ours
+        begun = np.array([rules.numbers_of(start.position)], np.int64)
+        both = rules.transactions(np.concatenate([begun, events.numbers]))
+        within = (both[1:] == both[0]) & ours
         _require(not (within & (events.op == _DELETE) & (events.before[:, 0] >= 0)).any())
-    newest = max(start.source_ts, int(events.stamp[:, 2].max()))
-    transactions = _RULES.transactions(events.numbers)
+    newest = max(start.source_ts, int(events.times.max()))
+    transactions = rules.transactions(events.numbers)
     ending = transactions == transactions[-1]
     creates = bool((events.op[ending] == _CREATE).any())
     creates |= start.creates and positions.one_transaction(start.position, last)
@@ -285,8 +305,9 @@ def _newest(names: BinaryColumn, events: Events) -> Whole:
         _NotPlainError: one may have had two rows for a while.
     """
     last = np.empty(len(events.rows), np.int64)
+    form = int(events.who[scan_events.FIELDS, 0])
     count = scan_events.newest(
-        names.data, names.offsets, events.rows, events.op, events.before, events.stamp, last
+        names.data, names.offsets, events.rows, events.op, events.before, events.stamp, form, last
     )
     _require(count >= 0)
     return last[:count]
@@ -314,12 +335,12 @@ def _packet(
     if rows is None or any(rows[0].field(name).null_count for name in schema.key):
         raise _NotPlainError
     at = pa.py_buffer(events.position(plan.epoch, last))
-    fixed = pa.Array.from_buffers(pa.binary(_RULES.width), len(last), [None, at])
+    fixed = pa.Array.from_buffers(pa.binary(events.rules.width), len(last), [None, at])
     packet = change_batch.build_simple(
         keys=pa.array(canonical, pa.binary()),
         ops=_OP_NAMES.take(pa.array(_OPS[events.op[last]])),
         position=fixed.cast(pa.binary()),
-        source_ts=pa.array(events.stamp[last, 2]),
+        source_ts=pa.array(events.times[last]),
         force=pa.array(np.zeros(len(last), dtype=bool)),
         rows=rows[0],
         table=schema.table,

@@ -1,12 +1,12 @@
 """Plain change events, compiled: where their parts are, and which one of each key is the newest.
 
 What is read is a part of what `json.envelope` reads, and everything that is read is what that would
-say: events c, u and d of one table, each of their fields once and of its type, of a transaction
-with a last commit before it. Whatever else comes makes the functions say so (-1), and the records
-go the general way. See `scan_json`.
+say: events c, u and d of one table, each of their fields once and of its type, with a position of
+one of the `FORMS`. Whatever else comes makes the functions say so (-1), and the records go the
+general way. See `scan_json`.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,12 +15,14 @@ from lakemark.converters.json.compiled.scan_json import (
     CLOSE,
     COMMA,
     OPEN,
+    POINT,
     QUOTE,
     SMALL_N,
     bare,
     differ,
     digits,
     equals,
+    literal,
     name,
     named,
     stands,
@@ -30,16 +32,28 @@ from lakemark.converters.json.compiled.scan_json import (
 
 FIELDS: Final = 6
 """Of the source block that must be the same in all events: see `_source`."""
+NUMBERS: Final = 3
+"""Of a position, at most."""
+FORMS: Final = (("sequence",), ("file", "pos", "total_order"))
+"""What positions are read from, see `PositionRules.compiled`: the two numbers of a sequence, with a
+last commit; the number of a file, a place in it, and an order in the transaction that begins with
+1, which it is for all where nobody tells it."""
 
 _BEFORE, _AFTER, _BLOCK, _OP = map(named, (b"before", b"after", b"source", b"op"))
 _CONNECTOR, _NAME, _SNAPSHOT = map(named, (b"connector", b"name", b"snapshot"))
 _DB, _SCHEMA, _TABLE = map(named, (b"db", b"schema", b"table"))
 _SEQUENCE, _TS_US, _TS_MS, _LSN = map(named, (b"sequence", b"ts_us", b"ts_ms", b"lsn"))
+_FILE, _POS = map(named, (b"file", b"pos"))
+_TRANSACTION, _TOTAL_ORDER = map(named, (b"transaction", b"total_order"))
 _FIRST = named(b'"[\\"')  # of a sequence: "[\"26749936\",\"26750304\"]"
 _BETWEEN = named(b'\\",\\"')
 _LAST = named(b'\\"]"')
 _C, _U, _D = map(ord, "cud")
-_NEEDED = 0b11111111  # fields of a source block: all but ts_ms and lsn
+_OF_SEQUENCE, _OF_PLACE = range(2)  # the forms
+_EVERY = 0b10101111  # fields of a source block that each has
+_WITH_SEQUENCE = 0b1010000  # and these, the schema being one of them
+_WITH_PLACE = 0b110000000000
+_FILE_DIGITS = 10
 _BOTH = 0b1100  # of an event: source and op
 _WIDE = 2  # slots of the hash table for each event, at least
 _PATIENCE = 8  # looks into it, and bytes compared, for each byte and each slot
@@ -69,6 +83,10 @@ def _field(data: Bytes, at: int, size: int) -> int:
         found = 8
     elif equals(data, at, size, _LSN):
         found = 9
+    elif equals(data, at, size, _FILE):
+        found = 10
+    elif equals(data, at, size, _POS):
+        found = 11
     return found
 
 
@@ -87,6 +105,55 @@ def _sequence(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
 
 
 @compiled
+def _file(data: Bytes, at: int, end: int) -> tuple[Any, int]:
+    """The number at the end of a file's name, and past its closing quote."""
+    past = bare(data, at + 1, end) if data[at] == QUOTE else -1
+    if past < 0:
+        return np.int64(0), -1
+    begin = past
+    while begin > at + 1 and data[begin - 1] != POINT:
+        begin -= 1
+    if begin <= at + 1 or past - begin > _FILE_DIGITS:
+        return np.int64(0), -1
+    number, came = digits(data, begin, past)
+    return number, past + 1 if came == past else -1
+
+
+@compiled
+def _order(data: Bytes, at: int, end: int) -> tuple[Any, int]:
+    """The order in the transaction whose block begins at `at`, from 1, and past the block."""
+    order = np.int64(1)
+    if data[at] == SMALL_N:
+        return order, literal(data, at, end)
+    if data[at] != OPEN:
+        return order, -1
+    at += 1
+    seen = False
+    while True:
+        begin, size = name(data, at, end)
+        if size < 0:
+            return order, -1
+        at = begin + size + 2
+        if equals(data, begin, size, _TOTAL_ORDER):
+            if seen or data[at] == SMALL_N:
+                return order, -1
+            seen = True
+            number, at = whole(data, at, end)
+            if number < 0:
+                return order, -1
+            order = number + 1
+        else:
+            at = value(data, at, end)
+        if at < 0 or at >= end:
+            return order, -1
+        at += 1
+        if data[at - 1] == CLOSE:
+            return order, at
+        if data[at - 1] != COMMA:
+            return order, -1
+
+
+@compiled
 def _source(data: Bytes, at: int, end: int, event: int, who: Whole, found: Whole) -> int:
     """Past the source block whose brace is before `at`.
 
@@ -94,8 +161,8 @@ def _source(data: Bytes, at: int, end: int, event: int, who: Whole, found: Whole
         data, at, end: where it is.
         event: number of the event.
         who: begin and size of connector, name, snapshot, db, schema and table in event 0, which
-            all others must have too; made by event 0.
-        found: gets last commit, own LSN and time in microseconds.
+            all others must have too, and the form of its position; made by event 0.
+        found: gets the numbers of the position but its order, and time in microseconds.
     """
     seen = 0
     while True:
@@ -124,19 +191,46 @@ def _source(data: Bytes, at: int, end: int, event: int, who: Whole, found: Whole
             ):
                 return -1
             at += 1
+        elif field == FIELDS and data[at] == SMALL_N:
+            at = literal(data, at, end)
+            seen ^= 1 << FIELDS
         elif field == FIELDS:
             found[0], found[1], at = _sequence(data, at, end)
+        elif field == FIELDS + 4:
+            found[0], at = _file(data, at, end)
         else:
             number, at = whole(data, at, end)
             if field == FIELDS + 1:
-                found[2] = number
+                found[NUMBERS] = number
+            elif field == FIELDS + 5:
+                found[1] = number
+                if number < 0:
+                    return -1
         if at < 0 or at >= end:
             return -1
         at += 1
         if data[at - 1] == CLOSE:
-            return at if seen & _NEEDED == _NEEDED else -1
+            break
         if data[at - 1] != COMMA:
             return -1
+    if seen & _EVERY != _EVERY:
+        return -1
+    form = -1
+    if seen & _WITH_SEQUENCE == _WITH_SEQUENCE and not seen & _WITH_PLACE:
+        form = _OF_SEQUENCE
+    elif seen & _WITH_PLACE == _WITH_PLACE and not seen & _WITH_SEQUENCE:
+        form = _OF_PLACE
+    if event == 0:
+        who[FIELDS, 0] = form
+    return at if form >= 0 and form == who[FIELDS, 0] else -1
+
+
+@compiled
+def _is_below(now: Whole, last: Whole) -> bool:
+    for i in range(NUMBERS):
+        if now[i] != last[i]:
+            return bool(now[i] < last[i])
+    return False
 
 
 @compiled
@@ -159,8 +253,8 @@ def events(
         rows: gets the number of each event's record.
         op: gets the operation's letter.
         before, after: get the begin and the end of the images, the former -1 for null.
-        stamp: gets last commit, own LSN and time in microseconds of each.
-        who: gets where fields of the first source block are, see `_source`.
+        stamp: gets the numbers of each position (`FORMS`) and the time in microseconds.
+        who: gets where fields of the first source block are, and the form, see `_source`.
 
     Returns:
         How many events there are; -1 where a record is not plain, or stands below another.
@@ -179,6 +273,7 @@ def events(
             return -1
         at += 1
         before[count, 0] = after[count, 0] = -1
+        stamp[count, 2] = 1
         seen = 0
         more = True
         while more:
@@ -195,6 +290,8 @@ def events(
                 field = 2
             elif equals(data, begin, size, _OP):
                 field = 3
+            elif equals(data, begin, size, _TRANSACTION):
+                field = 4
             if field >= 0:
                 if seen >> field & 1:
                     return -1
@@ -209,6 +306,8 @@ def events(
                     return -1
                 op[count] = data[at + 1]
                 at += 3
+            elif field == 4:
+                stamp[count, 2], at = _order(data, at, end)
             else:
                 at = value(data, at, end)
                 if field >= 0 and data[begin] == OPEN:
@@ -222,17 +321,16 @@ def events(
             at += 1
         if at != end or seen & _BOTH != _BOTH:
             return -1
+        if who[FIELDS, 0] == _OF_SEQUENCE:
+            stamp[count, 2] = 0
         if op[count] != _C and op[count] != _U and op[count] != _D:
             return -1
         if (before if op[count] == _D else after)[count, 0] < 0:
             return -1
-        major, minor = stamp[count, 0], stamp[count, 1]
-        if minor & 1:  # of a slot's first transaction
+        if who[FIELDS, 0] == _OF_SEQUENCE and stamp[count, 1] & 1:  # of a slot's first transaction
             return -1
-        if count:
-            last = stamp[count - 1]
-            if major < last[0] or (major == last[0] and minor < last[1]):
-                return -1
+        if count and _is_below(stamp[count], stamp[count - 1]):
+            return -1
         rows[count] = record
         count += 1
     return count
@@ -246,6 +344,7 @@ def newest(
     op: Bytes,
     before: Whole,
     stamp: Whole,
+    form: int,
     last: Whole,
 ) -> int:
     """The newest event of each key, in the order of the keys' first events.
@@ -253,6 +352,7 @@ def newest(
     Args:
         data, offsets: of an Arrow array of the records' keys.
         rows, op, before, stamp: of the events, as `events` gives them.
+        form: of their positions.
         last: gets the number of each key's newest event.
 
     Returns:
@@ -289,10 +389,10 @@ def newest(
                 return -1
             if alike and equals(data, at, size, data[offsets[other] : offsets[other + 1]]):
                 one, now = stamp[last[key]], stamp[event]
-                if one[0] != now[0] or one[1] != now[1]:
+                if one[0] != now[0] or one[1] != now[1] or one[2] != now[2]:
                     if op[last[key]] == _D and op[event] != _C:
                         two[key] = True
-                    if op[event] == _D and one[0] == now[0]:
+                    if op[event] == _D and form == _OF_SEQUENCE and one[0] == now[0]:
                         two[key] = True
                 break
             slot = (slot + 1) & (slots - 1)
