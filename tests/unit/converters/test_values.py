@@ -7,10 +7,13 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lakemark.converters.json.keys import canonical_keys
 from lakemark.converters.json.numerals import EXACT, plain
 from lakemark.converters.json.rows import decode_rows
+from lakemark.converters.json.values import codec
 from lakemark.model import civil
 from lakemark.model.columns import describe
 from lakemark.model.handling_modes import HandlingModes
@@ -346,3 +349,30 @@ def test_days_agree_with_python_where_it_can(year, month, day):
 def test_no_such_moment(text):
     rows = decode([field("t", "string", "io.debezium.time.ZonedTimestamp")], {"t": text})
     assert [b[1] for b in rows.bad] == ["wrong-type"]
+
+
+DAY = civil.DAY
+
+
+@given(st.lists(st.none() | st.integers(-40 * DAY, 40 * DAY) | st.sampled_from([0, DAY - 1, DAY])))
+def test_times_below_zero_and_of_more_than_a_day_are_read_as_a_column(micros):
+    """As MySQL has them; not one of them takes the slow way of odd values."""
+    for name, unit in (("MicroTime", 1), ("NanoTime", 1000)):
+        column = describe("t", {"type": "int64", "name": f"io.debezium.time.{name}"})
+        values = [None if m is None else m * unit for m in micros]
+        whole = codec(column, HandlingModes()).whole(values, civil.Tally())
+        expected = [None if m is None else civil.clock_text(m) for m in micros]
+        assert whole.to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [
+        (-3020399000000, "-838:59:59.000000"),
+        (-1000, "-00:00:00.001000"),
+        (3020398999999, "838:59:58.999999"),
+    ],
+)
+def test_a_time_beyond_a_day_in_every_unit(micros, text):
+    assert value_of(field("t", "int64", "io.debezium.time.MicroTime"), micros) == text
+    assert value_of(field("t", "int64", "io.debezium.time.NanoTime"), micros * 1000) == text

@@ -1,6 +1,6 @@
 """Readers of dates, times and timestamps in all forms that Debezium writes.
 
-Timestamps become microseconds, dates days, times of a day the text ``HH:MM:SS.ffffff``. What
+Timestamps become microseconds, dates days, times the text ``HH:MM:SS.ffffff``. What
 Delta cannot hold (before year 1, after 9999, the infinities) is clamped to its first or last value
 and counted. Fractions finer than a microsecond are cut off.
 
@@ -212,13 +212,21 @@ def _iso_date(kind: pa.DataType) -> TemporalReader:
 
 
 def _clock(times: int, over: int) -> Callable[[pa.DataType], TemporalReader]:
-    """Times of a day counted in units of ``times / over`` microseconds."""
+    """Times counted in units of ``times / over`` microseconds: of a day, or as MySQL's of more."""
+    last = (civil.DAY - 1) * over // times
 
     def make(kind: pa.DataType) -> TemporalReader:
-        def vector(values: Sequence[Any], _: Tally) -> pa.Array:
+        def vector(values: Sequence[Any], tally: Tally) -> pa.Array:
             numbers = pa.array(values, pa.int64())
-            if not _inside(numbers, 0, (civil.DAY - 1) * over // times):
-                raise ValueError("outside")
+            if _inside(numbers, 0, last):
+                return of_day(numbers)
+            outside = pc.or_(pc.less(numbers, 0), pc.greater(numbers, last))
+            outside = outside.fill_null(fill_value=False)
+            texts = [scalar(value, tally) for value in numbers.filter(outside).to_pylist()]
+            usual = of_day(pc.if_else(outside, 0, numbers))
+            return pc.replace_with_mask(usual, outside, pa.array(texts, kind))
+
+        def of_day(numbers: pa.Array) -> pa.Array:
             numbers = pc.divide(pc.multiply(numbers, times), over)
             return numbers.cast(pa.time64("us")).cast(kind)
 
