@@ -10,7 +10,7 @@ from typing import Final
 
 from lakemark.connectors.connector_traits import ConnectorTraits
 from lakemark.errors import ConfigError
-from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.handling_modes import HandlingModes, usual_choice
 from lakemark.settings.config import Config
 from lakemark.settings.java_syntax import PatternError
 from lakemark.settings.layers import Mistake
@@ -296,7 +296,7 @@ def _modes(settings: Mapping[str, str]) -> Iterator[Mistake]:
         yield _warning(
             "time.precision.mode",
             f"{modes.time_precision} {does}",
-            "set time.precision.mode to adaptive",
+            f"set time.precision.mode to {usual_choice(settings, 'time.precision.mode')}",
         )
 
 

@@ -5,7 +5,7 @@ is the one place that turns a Connect schema, as the JSON converter writes it, i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -92,6 +92,9 @@ class Column:
         source_type: the database's name of its base type in lower case, such as ``varbit``; of a
             numeric with its digits, ``numeric(10)``. "" where it is not known. As `padded`: from
             the catalog or the propagated type.
+        mend: how values are mended, see `value_rules`; "" for not at all. Known from the catalog
+            or the record's own schema; it takes no part in equality, but the type that it gives
+            does.
     """
 
     name: str
@@ -105,6 +108,7 @@ class Column:
     padded: bool = field(default=False, compare=False)
     modifier: int | None = field(default=None, compare=False)
     source_type: str = field(default="", compare=False)
+    mend: str = field(default="", compare=False)
 
     @property
     def is_numeric_text(self) -> bool:
@@ -114,6 +118,26 @@ class Column:
         """
         base = self.source_type.partition("(")[0]
         return base == "numeric" and self.wire == "string" and not self.encoding
+
+    def with_notes_of(self, other: "Column") -> "Column":
+        """Return this column with what the catalog's, `other`, knows of it beyond its form.
+
+        The mend, and the type that it gives, are for values of one form: where that of the catalog
+        is another one, both stay as they are.
+        """
+        notes = {name: getattr(other, name) for name in NO_NOTES}
+        if self.form == other.form:
+            notes["type"] = other.type
+        else:
+            del notes["mend"]
+        if all(getattr(self, name) == value for name, value in notes.items()):
+            return self
+        return replace(self, **notes)
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """The way in which values are written, as far as the Connect schema tells it."""
+        return self.wire, self.encoding, self.parameters, self.element, self.members
 
     def parameter(self, name: str) -> str | None:
         """Value of one schema parameter, or None."""
@@ -126,7 +150,7 @@ class Column:
         data |= {"parameters": [list(p) for p in self.parameters], "padded": self.padded}
         data["element"] = self.element.to_data() if self.element else None
         data["members"] = [m.to_data() for m in self.members]
-        data |= {"modifier": self.modifier, "source_type": self.source_type}
+        data |= {"modifier": self.modifier, "source_type": self.source_type, "mend": self.mend}
         return data
 
     @classmethod
@@ -144,7 +168,17 @@ class Column:
             padded=data["padded"],
             modifier=data.get("modifier"),
             source_type=data.get("source_type", ""),
+            mend=data.get("mend", ""),
         )
+
+
+NO_NOTES: Final[Mapping[str, Any]] = {
+    "padded": False,
+    "modifier": None,
+    "source_type": "",
+    "mend": "",
+}
+"""The attributes of a column that take no part in its equality, as they are where unknown."""
 
 
 def describe(name: str, schema: Mapping[str, Any]) -> Column:
@@ -180,7 +214,8 @@ def describe(name: str, schema: Mapping[str, Any]) -> Column:
 
 
 def _with_digits(source_type: str, length: str) -> str:
-    return f"numeric({length})" if source_type == "numeric" and length else source_type
+    base = source_type.partition(" ")[0]  # of `decimal unsigned`
+    return f"{base}({length})" if base in ("numeric", "decimal") and length else source_type
 
 
 def _nested(schema: Mapping[str, Any], shape: dict[str, Any]) -> Column:

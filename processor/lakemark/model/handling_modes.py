@@ -9,6 +9,7 @@ from typing import Final
 from uuid import UUID
 
 from lakemark.errors import ConfigError
+from lakemark.model.value_rules import ValueRules, connector_of, rules_of
 
 PLACEHOLDER: Final = b"__debezium_unavailable_value"
 
@@ -30,13 +31,13 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "value.converter.decimal.format": ("BASE64", "NUMERIC"),
 }
 
-# All that `HandlingModes` are made of.
-SETTINGS: Final = (
+_SETTINGS: Final = (
     *_CHOICES,
     "money.fraction.digits",
     "include.unknown.datatypes",
     "unavailable.value.placeholder",
 )
+_CLASS: Final = "connector.class"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class HandlingModes:
         decimal_format: the JSON converter's decimal.format.
         include_unknown: include.unknown.datatypes.
         placeholder: bytes of unavailable.value.placeholder.
+        own: settings, and their values, that only this kind of connector has, see `value_rules`.
     """
 
     decimal: str = "precise"
@@ -64,6 +66,7 @@ class HandlingModes:
     decimal_format: str = "BASE64"
     include_unknown: bool = False
     placeholder: bytes = PLACEHOLDER
+    own: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def from_connector(cls, config: Mapping[str, str]) -> "HandlingModes":
@@ -72,7 +75,9 @@ class HandlingModes:
         Raises:
             ConfigError: a property has a value that Debezium does not know.
         """
-        chosen = {name: _choice(config, name) for name in _CHOICES}
+        choices = _choices(config)
+        chosen = {name: _choice(config, name, allowed) for name, allowed in choices.items()}
+        own = {name: value for name, value in chosen.items() if name not in _CHOICES}
         digits = str(config.get("money.fraction.digits", "2")).strip()
         if not digits.isdecimal():
             raise _unknown("money.fraction.digits", digits, "a whole number")
@@ -86,7 +91,16 @@ class HandlingModes:
             decimal_format=chosen["value.converter.decimal.format"],
             include_unknown=str(config.get("include.unknown.datatypes", "")).lower() == "true",
             placeholder=_placeholder(config.get("unavailable.value.placeholder")),
+            own=tuple(sorted((own | _more_settings(config)).items())),
         )
+
+    def setting(self, name: str) -> str | None:
+        """Return the value of a setting that only this kind of connector has; None where not set.
+
+        Args:
+            name: as Debezium calls it.
+        """
+        return dict(self.own).get(name)
 
     @property
     def placeholder_text(self) -> str:
@@ -112,8 +126,40 @@ class HandlingModes:
         return tuple(dict.fromkeys(texts))
 
 
-def _choice(config: Mapping[str, str], name: str) -> str:
-    allowed = _CHOICES[name]
+def settings_of(config: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that handling modes are made of, as far as a connector has them.
+
+    The modes of these are those of the connector.
+    """
+    names = [_CLASS, *_SETTINGS, *_choices(config)]
+    return {name: config[name] for name in names if name in config} | _more_settings(config)
+
+
+def usual_choice(config: Mapping[str, str], name: str) -> str:
+    """Return the default of a setting, as connectors of this class have it.
+
+    Args:
+        config: of the connector.
+        name: a setting with fixed values.
+    """
+    return _choices(config)[name][0]
+
+
+def _rules(config: Mapping[str, str]) -> ValueRules | None:
+    return rules_of(connector_of(str(config.get(_CLASS, ""))))
+
+
+def _choices(config: Mapping[str, str]) -> Mapping[str, tuple[str, ...]]:
+    rules = _rules(config)
+    return _CHOICES if rules is None else {**_CHOICES, **rules.choices}
+
+
+def _more_settings(config: Mapping[str, str]) -> dict[str, str]:
+    rules = _rules(config)
+    return {} if rules is None else rules.more_settings(config)
+
+
+def _choice(config: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
     given = str(config.get(name, allowed[0])).strip()
     for choice in allowed:
         if choice.lower() == given.lower():

@@ -366,6 +366,17 @@ def _rounded(column: Column) -> KeyFault:
     )
 
 
+def _truth(column: Column, _: HandlingModes) -> KeyFault | None:
+    if not pa.types.is_boolean(column.type):
+        return None
+    return _fault(
+        column,
+        "is a tinyint(1) that a converter of the connector makes true or false: 1 and 2 would be"
+        " one row",
+        "leave the column out of the converter's selector; or " + OTHER_KEY,
+    )
+
+
 def _money(column: Column, _: HandlingModes) -> KeyFault | None:
     return _fault(
         column,
@@ -394,6 +405,9 @@ _BY_SOURCE: Final[Mapping[str, _Judge]] = {
     "time": _clock,
     "interval": _interval,
     "numeric": _numeric,
+    "decimal": _numeric,
+    "tinyint": _truth,
+    "tinyint unsigned": _truth,
     "money": _money,
     "tstzrange": _zoned_range,
     "name": _name,

@@ -16,9 +16,10 @@ import msgspec
 import pyarrow as pa
 
 from lakemark.errors import TableError
-from lakemark.model.columns import Column, describe
+from lakemark.model.columns import NO_NOTES, Column, describe
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import KEY_NEEDED, KeyFault, type_fault
+from lakemark.model.value_rules import connector_of, mended
 
 _CONVERTER: Final = "the topic must hold what Debezium's JSON converter writes"
 _DEFAULTS: Final = HandlingModes()
@@ -68,9 +69,10 @@ class TableSchema:
         return TableSchema(self.table, tuple(columns), self.key)
 
     @cached_property
-    def numeric_texts(self) -> frozenset[str]:
-        """Columns with `Column.is_numeric_text`: schemas that are equal may differ in them."""
-        return frozenset(column.name for column in self.columns if column.is_numeric_text)
+    def ways_to_read(self) -> frozenset[tuple[str, str]]:
+        """Notes by which values are read, by column: schemas that are equal may differ in them."""
+        numeric = {(c.name, "numeric") for c in self.columns if c.is_numeric_text}
+        return frozenset(numeric | {(c.name, c.mend) for c in self.columns if c.mend})
 
     def key_fault(self, modes: HandlingModes = _DEFAULTS) -> KeyFault | None:
         """Return why rows cannot be told apart by the key, where there is one; None if they can.
@@ -94,11 +96,12 @@ class TableSchema:
 
     def with_notes_of(self, other: "TableSchema") -> "TableSchema":
         """This schema with what the catalog's, `other`, knows of its columns: char(n), types."""
-        noted = {c.name: _notes(c) for c in other.columns}
-        notes = [noted.get(c.name, _notes(c)) for c in self.columns]
-        if all(_notes(c) == n for c, n in zip(self.columns, notes, strict=True)):
+        known = other.by_name
+        columns = tuple(
+            c.with_notes_of(known[c.name]) if c.name in known else c for c in self.columns
+        )
+        if all(new is old for new, old in zip(columns, self.columns, strict=True)):
             return self
-        columns = tuple(replace(c, **n) for c, n in zip(self.columns, notes, strict=True))
         return TableSchema(self.table, columns, self.key)
 
     def fingerprint(self) -> str:
@@ -126,16 +129,8 @@ def _is_other_text(column: Column) -> bool:
     return column.wire == "string" and not column.encoding and not column.is_numeric_text
 
 
-_NO_NOTES: Final[dict[str, Any]] = {"padded": False, "modifier": None, "source_type": ""}
-
-
-def _notes(column: Column) -> dict[str, Any]:
-    """Return the attributes that take no part in a column's equality."""
-    return {name: getattr(column, name) for name in _NO_NOTES}
-
-
 def _plain(data: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in data.items() if k not in _NO_NOTES}
+    return {k: v for k, v in data.items() if k not in NO_NOTES}
 
 
 def from_envelope(
@@ -154,11 +149,16 @@ def from_envelope(
     with readable(f"the schema inside a record of {table}"):
         images = {f["field"]: f for f in value_schema["fields"] if f["type"] == "struct"}
         row = images.get("after") or images["before"]
-        return from_connect(table, row, key_schema)
+        connector = connector_of(str(images.get("source", {}).get("name")))
+        return from_connect(table, row, key_schema, connector=connector)
 
 
 def from_connect(
-    table: str, row_schema: Mapping[str, Any], key_schema: Mapping[str, Any] | None
+    table: str,
+    row_schema: Mapping[str, Any],
+    key_schema: Mapping[str, Any] | None,
+    *,
+    connector: str = "",
 ) -> TableSchema:
     """Return the schema of a table from the Connect schemas of its row and its key.
 
@@ -168,12 +168,15 @@ def from_connect(
         table: ``schema.table``.
         row_schema: a struct.
         key_schema: another one; None for no key.
+        connector: whose records they are of, as `source.connector` has it; empty where that is not
+            known: then no value is mended.
 
     Raises:
         TableError: ``schema-unreadable``: these are no Connect schemas.
     """
     with readable(f"the schema inside a record of {table}"):
-        columns = tuple(describe(str(f["field"]), f) for f in row_schema["fields"])
+        fields = row_schema["fields"]
+        columns = tuple(mended(describe(str(f["field"]), f), connector) for f in fields)
         key = tuple(str(f["field"]) for f in (key_schema or {}).get("fields") or ())
     return TableSchema(table, columns, key)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from lakemark.model.columns import Column
-from lakemark.model.handling_modes import SETTINGS, HandlingModes
+from lakemark.model.handling_modes import HandlingModes, settings_of
 from lakemark.model.schema import TableSchema
 
 # Another one of these is another source: no position and no offset means anything there.
@@ -30,7 +30,8 @@ _WHOLE: Final = dict.fromkeys(("int8", "int16", "int32", "int64"), "integer")
 
 def of(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that encode values, as far as they are set."""
-    return {name: settings[name] for name in (*SOURCE, *SETTINGS) if name in settings}
+    source = {name: settings[name] for name in SOURCE if name in settings}
+    return source | settings_of(settings)
 
 
 def changed(
@@ -65,8 +66,11 @@ def concerned(
 
 
 def _unseen(modes: HandlingModes) -> tuple[object, ...]:
-    """Return modes that no schema shows: all texts of bytes and forms of decimals are alike."""
-    return modes.binary, modes.decimal_format, modes.placeholder
+    """Return modes that no schema shows: all texts of bytes and forms of decimals are alike.
+
+    Of those that only one kind of connector has nobody here knows it, so they count.
+    """
+    return modes.binary, modes.decimal_format, modes.placeholder, modes.own
 
 
 def written(schemas: Mapping[str, TableSchema]) -> Written:

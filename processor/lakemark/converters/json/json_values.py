@@ -19,6 +19,7 @@ from lakemark.converters.json.json_texts import Rows, Texts, Writer
 from lakemark.model import columns as c
 from lakemark.model.columns import USUAL_DIGITS, Column
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.value_rules import Mend, mend_of
 
 
 def writer(column: Column, modes: HandlingModes, digits: int = USUAL_DIGITS) -> Writer:
@@ -29,6 +30,30 @@ def writer(column: Column, modes: HandlingModes, digits: int = USUAL_DIGITS) -> 
         modes: the connector's settings.
         digits: how many digits of a second's fraction the source's type has.
     """
+    mend = mend_of(column)
+    return _plain(column, modes, digits) if mend is None else _mended(column, mend, modes, digits)
+
+
+def _mended(column: Column, mend: Mend, modes: HandlingModes, digits: int) -> Writer:
+    form, write = _plain(mend.form_of(column), modes, digits), mend.write or _unchanged
+
+    def texts(array: pa.Array) -> pa.Array:
+        return form.texts(write(array))
+
+    def inexact(array: pa.Array) -> np.ndarray:
+        if form.inexact is not None and not mend.loss:
+            return form.inexact(write(array))
+        return np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
+
+    loss = "; ".join(filter(None, (form.loss, mend.loss)))
+    return Writer(texts, inexact if loss else None, loss, form.by_digits)
+
+
+def _unchanged(array: pa.Array) -> pa.Array:
+    return array
+
+
+def _plain(column: Column, modes: HandlingModes, digits: int) -> Writer:
     moment = moment_writer(column, digits)
     if moment is not None:
         return moment

@@ -102,11 +102,11 @@ def _member_decoders(one: Codec) -> list[Callable[[msgspec.Raw], Any]]:
 
 def layout(schema: TableSchema, modes: HandlingModes) -> Layout:
     """Return the layout for images of this schema."""
-    return _layout(schema, schema.numeric_texts, modes)
+    return _layout(schema, schema.ways_to_read, modes)
 
 
 @lru_cache(maxsize=512)
-def _layout(schema: TableSchema, _: frozenset[str], modes: HandlingModes) -> Layout:
+def _layout(schema: TableSchema, _: frozenset[tuple[str, str]], modes: HandlingModes) -> Layout:
     return Layout(schema, modes)
 
 

@@ -25,6 +25,7 @@ from lakemark.model.civil import Tally
 from lakemark.model.columns import Column
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import plain_decimal
+from lakemark.model.value_rules import Mend, mend_of
 
 _SPECIAL: Final = {"NaN": nan, "Infinity": inf, "-Infinity": -inf}
 _BITS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -97,6 +98,23 @@ class Codec:
 
 def codec(column: Column, modes: HandlingModes) -> Codec:
     """Return the reader of a column's values, given the connector's settings."""
+    mend = mend_of(column)
+    return _plain(column, modes) if mend is None else _mended(column, mend, modes)
+
+
+def _mended(column: Column, mend: Mend, modes: HandlingModes) -> Codec:
+    form = _plain(mend.form_of(column), modes)
+
+    def vector(values: Sequence[Any], tally: Tally) -> pa.Array:
+        return mend.read(form.vector(values, tally))
+
+    def scalar(value: Any, tally: Tally) -> Any:
+        return mend.read(pa.array([form.scalar(value, tally)], form.type))[0].as_py()
+
+    return Codec(column.type, form.wire, vector, scalar, form.other, form.raw)
+
+
+def _plain(column: Column, modes: HandlingModes) -> Codec:
     temporal = moments.reader(column)
     if temporal is not None:
         return Codec(column.type, temporal.wire, temporal.vector, temporal.scalar)
