@@ -19,7 +19,10 @@ import pyarrow as pa
 
 from lakemark.model.columns import Column
 
-RULES: Final[dict[str, str]] = {}
+RULES: Final[dict[str, str]] = {
+    "mysql": "lakemark.connectors.mysql.mended_values",
+    "mariadb": "lakemark.connectors.mysql.mended_values",
+}
 """The module whose `VALUES` has a connector's rules, by `source.connector`."""
 
 _JAVA: Final = ("io", "debezium", "connector")  # package of all connectors, and of their records
