@@ -1,28 +1,45 @@
-"""Kafka Connect: one distributed worker with Debezium's PostgreSQL connector.
+"""Kafka Connect: one distributed worker with the Debezium connectors that somebody asked for.
 
 Distributed rather than standalone, because only a distributed worker keeps its offsets in Kafka and
 serves them at `/connectors/NAME/offsets`.
 """
 
 import json
-import os
 import re
-import shutil
-import tarfile
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
-from lakemark.settings.cache import cache_dir
-from lakemark.spark.jars import Progress, fetch, read_list
+from lakemark.spark.jars import Progress
+from stack.archives import unpacked
 from stack.java import java_command
 from stack.kafka import MAX_MESSAGE_BYTES, kafka_jars
 from stack.processes import Controlled, Server, StackError, free_port, wait_for
 
-DEBEZIUM = Path(__file__).with_name("debezium.json")
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A Debezium connector.
+
+    Attributes:
+        java_class: its class, as `connector.class` has it.
+        jar_list: the file that pins its archive, beside this module.
+    """
+
+    java_class: str
+    jar_list: str
+
+
+PLUGINS: Final[Mapping[str, Plugin]] = {
+    "postgres": Plugin("io.debezium.connector.postgresql.PostgresConnector", "debezium.json"),
+    "mariadb": Plugin("io.debezium.connector.mariadb.MariaDbConnector", "debezium-mariadb.json"),
+    "mysql": Plugin("io.debezium.connector.mysql.MySqlConnector", "debezium-mysql.json"),
+}
+"""The connectors by name; each has a directory of its own on the worker's `plugin.path`."""
 
 _ADDRESSES = """
 bootstrap.servers={bootstrap}
@@ -67,24 +84,10 @@ _CLIENT = httpx.Client(timeout=30, trust_env=False, verify=False)
 """One for all questions, in plain HTTP: to make one takes longer than they do."""
 
 
-def debezium_plugins(progress: Progress | None = None) -> Path:
-    """Return the plugin directory with Debezium in it, fetching and unpacking it if needed."""
-    (archive,) = fetch(DEBEZIUM, progress=progress)
-    (pinned,) = read_list(DEBEZIUM)
-    plugins = cache_dir() / "plugins" / f"{pinned.artifact}-{pinned.version}-{pinned.sha256[:12]}"
-    if not plugins.exists():
-        scratch = plugins.with_name(f".{plugins.name}-{os.getpid()}")
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-        with tarfile.open(archive) as tar:
-            if hasattr(tarfile, "data_filter"):
-                tar.extraction_filter = tarfile.data_filter
-            tar.extractall(scratch)
-        try:
-            scratch.rename(plugins)
-        except OSError:  # another process was faster
-            shutil.rmtree(scratch)
-    return plugins
+def debezium_plugins(connector: str = "postgres", progress: Progress | None = None) -> Path:
+    """Return the plugin directory of a connector, fetching and unpacking it if needed."""
+    jar_list = Path(__file__).with_name(PLUGINS[connector].jar_list)
+    return unpacked(jar_list, "plugins", progress=progress)
 
 
 def connector_config(template: Path, values: Mapping[str, str]) -> dict[str, str]:
@@ -120,6 +123,17 @@ class Worker(Controlled):
         except httpx.TransportError:
             return False
         return answer.status_code == httpx.codes.OK
+
+    def require_plugin(self, connector: str) -> None:
+        """Return if the worker has a connector of `PLUGINS`.
+
+        Raises:
+            StackError: it has not.
+        """
+        java_class = PLUGINS[connector].java_class
+        there = self._request("GET", "/connector-plugins", 30).json()
+        if java_class not in {plugin["class"] for plugin in there}:
+            raise StackError(f"Connect at {self.url} has no {java_class}: put it on plugin.path")
 
     def put_connector(self, name: str, config: Mapping[str, str], deadline_s: float = 180) -> None:
         """Create a connector or change its configuration.
@@ -244,6 +258,7 @@ class Connect(Server, Worker):
         heap: the largest heap.
         quick: start fast rather than run fast for hours; benchmarks say False.
         port: the port, a free one unless given.
+        plugins: the connectors of `PLUGINS` that it has; `require_plugin` adds to them.
     """
 
     def __init__(
@@ -256,9 +271,11 @@ class Connect(Server, Worker):
         heap: str = "512m",
         quick: bool = True,
         port: int | None = None,
+        plugins: Collection[str] = ("postgres",),
     ) -> None:
         super().__init__(directory=directory, log=log, detached=detached)
         self.port = port or free_port()
+        self.plugins = list(plugins)
         self._bootstrap = bootstrap
         self._heap = heap
         self._quick = quick
@@ -268,9 +285,23 @@ class Connect(Server, Worker):
         """The address of the REST API."""
         return f"http://127.0.0.1:{self.port}"
 
+    def require_plugin(self, connector: str) -> None:
+        """Have a connector; a worker that runs without it is started again with it.
+
+        Its other connectors go on after that, as after a worker's crash.
+        """
+        if connector in self.plugins:
+            return
+        self.plugins.append(connector)
+        if self.is_running:
+            debezium_plugins(connector)  # the worker is not down while this is fetched
+            self.kill()
+            self.start()
+
     def _prepare(self) -> None:
+        plugins = ",".join(str(debezium_plugins(connector)) for connector in self.plugins)
         self._settings.write_text(
-            _ADDRESSES.format(bootstrap=self._bootstrap, port=self.port, plugins=debezium_plugins())
+            _ADDRESSES.format(bootstrap=self._bootstrap, port=self.port, plugins=plugins)
             + "".join(f"{name}={value}\n" for name, value in SETTINGS.items()),
             encoding="utf-8",
         )

@@ -33,6 +33,7 @@ _LOOPBACK: Final = "127.0.0.1"
 # The ports inside the containers.
 _POSTGRES: Final = 5432
 _KAFKA: Final = 9092
+_KAFKA_INSIDE: Final = 19092
 _CONNECT: Final = 8083
 
 T = TypeVar("T")
@@ -185,6 +186,11 @@ class ContainedBroker(_Contained, Broker):
     def bootstrap(self) -> str:
         """The address for `bootstrap.servers`, on this machine."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def for_connect(self) -> str:
+        """The name of the service in the network, and the port of its listener there."""
+        return f"{self._service}:{_KAFKA_INSIDE}"
 
 
 class ContainedWorker(_Contained, Worker):

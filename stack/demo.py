@@ -31,10 +31,11 @@ from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from stack import every_type, shop
 from stack.compare import Comparer, Comparison
+from stack.database import Database
 from stack.demo_load import PULSE, PULSE_SQL, Load
 from stack.demo_view import Measured, Screen, comparison, facts
 from stack.lakemark_process import LakemarkProcess, write_config
-from stack.local import ROOT, Database, LocalStack
+from stack.local import ROOT, LocalStack
 from stack.processes import Identity, StackError
 
 CATCH_UP_S: Final = 300.0

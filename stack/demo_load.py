@@ -22,10 +22,10 @@ from deltalake.exceptions import DeltaError
 
 from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
+from stack.database import Database
 from stack.demo_view import Measured, Screen
 from stack.lakemark_process import LakemarkProcess
 from stack.loading import RUN, Loading, Place
-from stack.local import Database
 from stack.processes import StackError
 from stack.workload import Workload
 
@@ -239,7 +239,7 @@ class Load:
 
     def _is_idle(self) -> bool:
         """Whether all windows are closed: no chunk is being read or waits to be settled."""
-        return self._connection.execute(OPEN_WINDOWS).fetchone() == (0,)
+        return bool(self._connection.execute(OPEN_WINDOWS).fetchone() == (0,))
 
     def _in_window(self) -> bool:
         """Whether the chunk that was read last waits for the close row of its window."""

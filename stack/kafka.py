@@ -78,6 +78,11 @@ class Broker(Controlled):
     def bootstrap(self) -> str:
         """The address for `bootstrap.servers`."""
 
+    @property
+    def for_connect(self) -> str:
+        """The same, as Connect reaches it."""
+        return self.bootstrap
+
     def answers(self) -> bool:
         """Tell whether the broker says who is there, within two seconds."""
         try:

@@ -23,8 +23,8 @@ from lakemark import failpoints
 from lakemark.kafka.client_settings import by_offset
 from lakemark.kafka.records import read_compacted
 from lakemark.settings.config import load
+from stack.database import Database
 from stack.java import find_java
-from stack.local import Database
 from stack.processes import Server, StackError, wait_for
 from stack.topic_reader import TopicReader
 

@@ -16,27 +16,27 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
-import psycopg
-from psycopg import sql
-
-from stack.connect import Connect, Worker, connector_config, debezium_plugins
+from stack.connect import Connect, Worker, debezium_plugins
+from stack.database import CONFIGS, Database, SourceServer
 from stack.java import find_java
 from stack.kafka import Broker, Kafka, kafka_jars
 from stack.postgres import DatabaseServer, Postgres
-from stack.processes import Identity, Server, StackError, start_together, wait_for
+from stack.processes import Identity, Server, StackError, start_together
 
 ROOT = Path(__file__).parents[1]
-CONNECTOR = ROOT / "connect-configs" / "postgres.json"
+CONNECTOR = CONFIGS / "postgres.json"
 
 SERVICES = ("kafka", "connect", "postgres")
-"""All services, in the order in which they are stopped last to first."""
+"""The usual services, in the order in which they are stopped last to first."""
 
-SIGNAL_TABLE = "CREATE TABLE debezium_signal (id text PRIMARY KEY, type text NOT NULL, data text)"
+DATABASES: Final[Mapping[str, Callable[..., Postgres]]] = {
+    "postgres": Postgres,
+}
+"""The services that are database servers, and what makes each."""
 
 KEPT_RUNS = 5
 """Directories of earlier runs that keep their logs; older ones are removed."""
@@ -100,8 +100,8 @@ class Servers(ABC):
         self.stop()
 
     def fresh_database(
-        self, *statements: str, name: str = "", server: DatabaseServer | None = None
-    ) -> "Database":
+        self, *statements: str, name: str = "", server: SourceServer | None = None
+    ) -> Database:
         """Create a database with a signal table, and run statements in it.
 
         Args:
@@ -110,14 +110,25 @@ class Servers(ABC):
             server: that it is in, instead of the stack's.
         """
         name = name or f"db{next(self._numbers)}_{self._run}"
-        server = server or self.postgres
-        with server.connect() as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        database = Database(self, server, name)
-        database.execute(SIGNAL_TABLE)
+        database = (server or self._usual_server()).create(self, name)
+        database.execute(database.SIGNAL_TABLE)
         for statement in statements:
             database.execute(statement)
         return database
+
+    def database_server(self, service: str) -> SourceServer:
+        """Return a database server of `DATABASES`; a local stack starts it if it does not run.
+
+        Raises:
+            StackError: these servers have none of that name.
+        """
+        if service != "postgres":
+            raise StackError(f"there is no {service} among these servers: only PostgreSQL")
+        return self.postgres
+
+    def _usual_server(self) -> SourceServer:
+        """Return the server of the databases of who does not say another."""
+        return self.postgres
 
 
 class LocalStack(Servers):
@@ -128,7 +139,8 @@ class LocalStack(Servers):
 
     Args:
         name: names the directory.
-        services: which of `kafka`, `connect` and `postgres` (Connect needs Kafka).
+        services: which of `kafka`, `connect` and those of `DATABASES` (Connect needs Kafka); the
+            first database is the one of who does not say another.
         quick: start fast rather than run fast for hours; benchmarks say False.
         detached: whether the servers outlive this process (`./dev up`).
         directory: where everything lives, instead of below `.lakemark`.
@@ -151,7 +163,7 @@ class LocalStack(Servers):
         postgres_settings: dict[str, str] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        if unknown := set(services) - set(SERVICES):
+        if unknown := set(services) - {"kafka", "connect", *DATABASES}:
             raise StackError(f"no such services: {', '.join(sorted(unknown))}")
         if "connect" in services and "kafka" not in services:
             raise StackError("Connect needs Kafka")
@@ -161,22 +173,54 @@ class LocalStack(Servers):
         self._progress = progress or (lambda _: None)
         self._servers: dict[str, Server] = {}
 
-        def place(service: str) -> dict[str, Any]:
-            return {
-                "directory": self.directory / service,
-                "log": self.logs / f"{service}.log",
-                "detached": detached,
-            }
-
+        databases = {
+            service: DATABASES[service](
+                **self._place(service),
+                settings=postgres_settings if service == "postgres" else None,
+            )
+            for service in services
+            if service in DATABASES
+        }
         if "kafka" in services:
-            self.kafka = Kafka(**place("kafka"), quick=quick)
+            self.kafka = Kafka(**self._place("kafka"), quick=quick)
             self._servers["kafka"] = self.kafka
         if "connect" in services:
-            self.connect = Connect(**place("connect"), bootstrap=self.kafka.bootstrap, quick=quick)
+            self.connect = Connect(
+                **self._place("connect"),
+                bootstrap=self.kafka.bootstrap,
+                quick=quick,
+                plugins=sorted({s.connector for s in databases.values()}) or ["postgres"],
+            )
             self._servers["connect"] = self.connect
-        if "postgres" in services:
-            self.postgres = Postgres(**place("postgres"), settings=postgres_settings)
-            self._servers["postgres"] = self.postgres
+        for service, server in databases.items():
+            if isinstance(server, Postgres):
+                self.postgres = server
+            self._servers[service] = server
+
+    def _place(self, service: str) -> dict[str, Any]:
+        """Return where a service keeps what it has, as its class takes it."""
+        return {
+            "directory": self.directory / service,
+            "log": self.logs / f"{service}.log",
+            "detached": self.detached,
+        }
+
+    def database_server(self, service: str) -> SourceServer:
+        """Return a database server of `DATABASES`, made and started if it does not run."""
+        if service not in DATABASES:
+            raise StackError(f"there is no database {service}: only {', '.join(DATABASES)}")
+        server = self._servers.get(service)
+        if server is None:
+            server = self._servers[service] = DATABASES[service](**self._place(service))
+        if not server.is_running:
+            server.start()
+            if self.detached:
+                self._write_state()
+        assert isinstance(server, SourceServer)
+        return server
+
+    def _usual_server(self) -> SourceServer:
+        return next(s for s in self.servers if isinstance(s, SourceServer))
 
     @property
     def are_here(self) -> bool:
@@ -200,7 +244,8 @@ class LocalStack(Servers):
             find_java()
             kafka_jars(self._progress)
         if "connect" in self._servers:
-            debezium_plugins(self._progress)
+            for connector in self.connect.plugins:
+                debezium_plugins(connector, self._progress)
         self.logs.mkdir(parents=True, exist_ok=True)
         self._progress(f"starting {', '.join(s.name for s in self.servers)}; logs: {self.logs}")
         start_together(self.servers, stop=self.stop)
@@ -210,10 +255,10 @@ class LocalStack(Servers):
     def stop(self) -> None:
         """Stop all servers, last to first, and remove their data; logs are kept."""
         for server in reversed(self.servers):
-            if isinstance(server, Connect | Kafka):
-                server.kill()  # nothing of theirs is kept, and an orderly stop takes seconds
-            else:
+            if isinstance(server, Postgres):
                 server.stop()
+            else:
+                server.kill()  # nothing of it is kept, and an orderly stop takes seconds
         for service, server in self._servers.items():
             for place in (server.directory, self.directory / service):
                 shutil.rmtree(place, ignore_errors=True)
@@ -259,156 +304,6 @@ class LocalStack(Servers):
             for key, port in zip(("port", "controller_port"), entry["ports"], strict=False):
                 setattr(server, key, port)
         return stack
-
-
-@dataclass
-class Database:
-    """A database, and the connector of a stack that captures it.
-
-    Names follow the database's: topic prefix, connector, slot and publication are all `name`.
-
-    Attributes:
-        stack: whose Connect and Kafka it uses.
-        server: where it lives.
-        name: the database's name.
-        config: the connector's configuration, as last given to `start_connector`.
-    """
-
-    stack: Servers
-    server: DatabaseServer
-    name: str
-    config: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def dsn(self) -> str:
-        """The database's address."""
-        return self.server.dsn(self.name)
-
-    def topic(self, table: str) -> str:
-        """Return the topic of a table, of schema `public` unless the name says another."""
-        return f"{self.name}.{table if '.' in table else f'public.{table}'}"
-
-    def connect(self, **options: Any) -> psycopg.Connection[Any]:
-        """Return a new connection that commits each statement."""
-        return self.server.connect(self.name, **options)
-
-    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement in a connection of its own and return its rows, if it has any."""
-        with self.connect() as connection:
-            cursor = connection.execute(statement.encode(), parameters or None)
-            return cursor.fetchall() if cursor.description else []
-
-    def start_connector(self, overrides: Mapping[str, str | None] | None = None) -> None:
-        """Register the connector of connect-configs/postgres.json and return when it streams.
-
-        Args:
-            overrides: settings to change or, with None, to leave out.
-        """
-        changes = {
-            "topic.prefix": self.name,
-            "slot.name": self.name,
-            "publication.name": self.name,
-            **self.stack.connector_settings,
-            **(overrides or {}),
-        }
-        config: dict[str, str | None] = {
-            **connector_config(CONNECTOR, self.placeholders()),
-            **changes,
-        }
-        before, self.config = self.config, {k: v for k, v in config.items() if v is not None}
-        reader = self._reader()
-        self.stack.connect.put_connector(self.name, self.config)
-        if reader is not None and self.config != before:
-            # Connect has the task with the old settings read on for a while.
-            wait_for(lambda: self._reader() not in (None, reader), 60, "the task to start again")
-        self.wait_streaming()
-
-    def wait_streaming(self, deadline_s: float = 180) -> None:
-        """Return when the connector reads the log: its tasks run and its slot is in use.
-
-        Connect alone may still show as running what died with a killed worker.
-        """
-        self.stack.connect.wait_running(self.name, deadline_s)
-        wait_for(self._is_streaming, deadline_s, f"connector {self.name} to stream")
-
-    def revive(self, deadline_s: float = 480) -> None:
-        """Return when the connector streams again; restart what has failed, as an operator would.
-
-        A connector that is slow is left alone.
-
-        Raises:
-            StackError: it does not stream at the deadline.
-        """
-
-        def streams() -> bool:
-            try:
-                status = self.stack.connect.status(self.name)
-                parts = [status["connector"], *status["tasks"]] if status else []
-                states = {part["state"] for part in parts}
-                if "FAILED" in states:
-                    self.stack.connect.restart_failed(self.name)
-                return len(parts) > 1 and states == {"RUNNING"} and self._reader() is not None
-            except (StackError, psycopg.Error):
-                return False  # it is away, or not back yet
-
-        wait_for(streams, deadline_s, f"connector {self.name} to stream again")
-
-    def placeholders(self) -> dict[str, str]:
-        """Return the values for the placeholders of connect-configs/postgres.json."""
-        host, port = self.server.for_connect
-        return {
-            "DATABASE_HOST": host,
-            "DATABASE_PORT": str(port),
-            "DATABASE_USER": self.server.user,
-            "DATABASE_PASSWORD": "trusted",
-            "DATABASE_NAME": self.name,
-        }
-
-    def _is_streaming(self) -> bool:
-        self.stack.connect.wait_running(self.name)  # raises if the task has failed meanwhile
-        return self._reader() is not None
-
-    def _reader(self) -> int | None:
-        """The process of the server that has the connector's slot; None without any."""
-        query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
-        found = self.execute(query, [self.config["slot.name"]])
-        return found[0][0] if found else None
-
-    def close(self) -> None:
-        """Delete the connector, its slot and the database."""
-        if self.config:
-            self.stack.connect.delete_connector(self.name)
-            slot = self.config["slot.name"]
-            with self.server.connect() as connection:
-
-                def released() -> bool:
-                    rows = connection.execute(
-                        "SELECT active FROM pg_replication_slots WHERE slot_name = %s", [slot]
-                    ).fetchall()
-                    return rows in ([], [(False,)])
-
-                wait_for(released, 120, f"slot {slot} to be released")
-                connection.execute(
-                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                    " WHERE slot_name = %s",
-                    [slot],
-                )
-            self.config = {}
-        with self.server.connect() as connection:
-            connection.execute(
-                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(self.name))
-            )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _remove_old_runs(name: str) -> None:

@@ -8,13 +8,19 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
+from psycopg import sql
 
-from stack.processes import Controlled, Server, StackError, free_port
+from stack.database import Database, SourceServer
+from stack.processes import Server, StackError, free_port, wait_for
+
+if TYPE_CHECKING:
+    from stack.local import Servers
 
 _ADDRESSES = {
     "listen_addresses": "127.0.0.1",
@@ -40,19 +46,18 @@ BUNDLED = 18
 USER = "postgres"
 """The superuser's name; it needs no password from loopback."""
 
+_TABLES: Final = (
+    "SELECT schemaname || '.' || tablename FROM pg_tables WHERE schemaname = 'public'"
+    " AND tablename <> 'debezium_signal' ORDER BY 1"
+)
 
-class DatabaseServer(Controlled):
+
+class DatabaseServer(SourceServer):
     """A PostgreSQL server as its clients see it; whoever connects is trusted."""
 
     name = "PostgreSQL"
+    connector = "postgres"
     user = USER
-    host = "127.0.0.1"
-    port: int
-
-    @property
-    def for_connect(self) -> tuple[str, int]:
-        """Host and port under which Connect reaches it."""
-        return self.host, self.port
 
     def dsn(self, dbname: str = "postgres") -> str:
         """Return the address of a database, as psycopg and lakemark take it."""
@@ -69,6 +74,89 @@ class DatabaseServer(Controlled):
                 return connection.execute("SELECT 1").fetchone() == (1,)
         except psycopg.OperationalError:
             return False
+
+    def create(self, stack: "Servers", name: str) -> "PostgresDatabase":
+        """Create an empty database and return its handle."""
+        with self.connect() as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return PostgresDatabase(stack, self, name)
+
+
+@dataclass
+class PostgresDatabase(Database):
+    """A database of PostgreSQL; the connector's slot and publication are called `name` too."""
+
+    server: DatabaseServer
+
+    SIGNAL_TABLE = (
+        "CREATE TABLE debezium_signal (id text PRIMARY KEY, type text NOT NULL, data text)"
+    )
+    CLIENT_ERROR = psycopg.Error
+
+    @property
+    def dsn(self) -> str:
+        """The database's address."""
+        return self.server.dsn(self.name)
+
+    def identifier(self, table: str) -> str:
+        """Return a table with its schema, which is `public` unless the name says another."""
+        return table if "." in table else f"public.{table}"
+
+    def connect(self, **options: Any) -> psycopg.Connection[Any]:
+        """Return a new connection that commits each statement."""
+        return self.server.connect(self.name, **options)
+
+    def tables(self) -> list[str]:
+        """Return the tables of schema `public`, but for the signal table."""
+        return [name for (name,) in self.execute(_TABLES)]
+
+    def placeholders(self) -> dict[str, str]:
+        """Return the values for the placeholders of connect-configs/postgres.json."""
+        host, port = self.server.for_connect
+        return {
+            "DATABASE_HOST": host,
+            "DATABASE_PORT": str(port),
+            "DATABASE_USER": self.server.user,
+            "DATABASE_PASSWORD": "trusted",
+            "DATABASE_NAME": self.name,
+        }
+
+    def _names(self) -> dict[str, str]:
+        return {
+            "topic.prefix": self.name,
+            "slot.name": self.name,
+            "publication.name": self.name,
+        }
+
+    def _reader(self) -> int | None:
+        """The process of the server that has the connector's slot; None without any."""
+        query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+        found = self.execute(query, [self.config["slot.name"]])
+        return found[0][0] if found else None
+
+    def _release(self) -> None:
+        """Drop the connector's slot."""
+        slot = self.config["slot.name"]
+        with self.server.connect() as connection:
+
+            def released() -> bool:
+                rows = connection.execute(
+                    "SELECT active FROM pg_replication_slots WHERE slot_name = %s", [slot]
+                ).fetchall()
+                return rows in ([], [(False,)])
+
+            wait_for(released, 120, f"slot {slot} to be released")
+            connection.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                " WHERE slot_name = %s",
+                [slot],
+            )
+
+    def _drop(self) -> None:
+        with self.server.connect() as connection:
+            connection.execute(
+                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(self.name))
+            )
 
 
 class Postgres(Server, DatabaseServer):

@@ -1,5 +1,6 @@
 """A pipeline under test: a database of the stack, its connector, `lakemark run`, lake, comparison."""
 
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,11 +40,6 @@ STREAM = {"trigger": "1s", "shards": 2}
 # A table that is read again and again need not rest in a test; a run's answer is in the state by then.
 SNAPSHOT = {"repair_interval": "5s"}
 
-_TABLES = (
-    "SELECT schemaname || '.' || tablename FROM pg_tables WHERE schemaname = 'public'"
-    " AND tablename <> 'debezium_signal' ORDER BY 1"
-)
-
 
 @dataclass
 class Running:
@@ -80,7 +76,7 @@ class Running:
 
     def tables(self) -> list[str]:
         """All tables of the source."""
-        return [name for (name,) in self.database.execute(_TABLES)]
+        return self.database.tables()
 
     def comparer(self, *tables: str) -> Comparer:
         """What compares these tables, or all."""
@@ -145,10 +141,8 @@ class Running:
     def wait_drained(self) -> None:
         """Wait until everything committed so far is in Kafka: a last change has come through."""
         kafka = self.database.stack.kafka
-        ((mark,),) = self.database.execute(
-            "INSERT INTO debezium_signal VALUES (gen_random_uuid()::text, 'mark', '{}')"
-            " RETURNING id"
-        )
+        mark = str(uuid.uuid4())
+        self.database.execute("INSERT INTO debezium_signal VALUES (%s, 'mark', '{}')", [mark])
         signals = kafka.reader(self.database.topic("debezium_signal"))
 
         def arrived() -> bool:

@@ -11,8 +11,8 @@ from stack.addresses import FOR_CONNECT, FORMS, GivenServers, UnsuitableServerEr
 from stack.connect import Worker
 from stack.containers import COMPOSE, ContainerServers
 from stack.kafka import Broker
-from stack.local import ROOT, Database, LocalStack, Servers
-from stack.postgres import DatabaseServer
+from stack.local import ROOT, LocalStack, Servers
+from stack.postgres import DatabaseServer, PostgresDatabase
 from stack.processes import StackError
 from stack.servers import VARIABLE, Way, servers_of, way_of
 
@@ -76,12 +76,12 @@ def test_connect_may_reach_the_database_elsewhere():
 
 def placeholders(servers: Servers) -> tuple[str, str, str]:
     """What the connector is told of its database: host, port and user."""
-    values = Database(servers, servers.postgres, "shop").placeholders()
+    values = PostgresDatabase(servers, servers.postgres, "shop").placeholders()
     return values["DATABASE_HOST"], values["DATABASE_PORT"], values["DATABASE_USER"]
 
 
 def test_two_runs_against_the_same_servers_have_names_of_their_own(monkeypatch):
-    monkeypatch.setattr(Database, "execute", lambda *_: [])
+    monkeypatch.setattr(PostgresDatabase, "execute", lambda *_: [])
     monkeypatch.setattr(DatabaseServer, "connect", lambda *_: SimpleNamespaceContext())
     names = {servers_of(GIVEN, name="x").fresh_database().name for _ in range(20)}
     assert len(names) == 20

@@ -1,0 +1,215 @@
+"""The source database as tests and tools use it, whichever product it is.
+
+A `SourceServer` makes databases; a `Database` is one of them with the connector that captures it.
+`stack.postgres` and `stack.mysql` have those that there are.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+
+from stack.connect import connector_config
+from stack.processes import Controlled, StackError, wait_for
+
+if TYPE_CHECKING:
+    from stack.local import Servers
+
+CONFIGS: Final = Path(__file__).parents[1] / "connect-configs"
+"""The connectors' configurations, one file for each product."""
+
+
+class SourceServer(Controlled):
+    """A database server as its clients see it.
+
+    Attributes:
+        connector: names the Debezium connector that reads its log, see `stack.connect.CONNECTORS`.
+        user: a user with all rights, who needs no password from loopback.
+        host: its address on this machine.
+        port: likewise.
+    """
+
+    connector: ClassVar[str]
+    user: str
+    host = "127.0.0.1"
+    port: int
+
+    @property
+    def for_connect(self) -> tuple[str, int]:
+        """Host and port under which Connect reaches it."""
+        return self.host, self.port
+
+    @abstractmethod
+    def create(self, stack: "Servers", name: str) -> "Database":
+        """Create an empty database and return its handle.
+
+        Args:
+            stack: whose Connect and Kafka are to capture it.
+            name: the database's name, which no other one has.
+        """
+
+
+@dataclass
+class Database(ABC):
+    """A database, and the connector of a stack that captures it.
+
+    Names follow the database's: the connector's and its topic prefix are `name`.
+
+    Attributes:
+        stack: whose Connect and Kafka it uses.
+        server: where it lives.
+        name: the database's name.
+        config: the connector's configuration, as last given to `start_connector`.
+    """
+
+    stack: "Servers"
+    server: SourceServer
+    name: str
+    config: dict[str, str] = field(default_factory=dict)
+
+    SIGNAL_TABLE: ClassVar[str]
+    """The statement that creates the signal table."""
+
+    CLIENT_ERROR: ClassVar[type[Exception]]
+    """The root of the errors of this database's client."""
+
+    @property
+    @abstractmethod
+    def dsn(self) -> str:
+        """The database's address, as lakemark's `database.url` takes it."""
+
+    @abstractmethod
+    def identifier(self, table: str) -> str:
+        """Return a table's identifier as lakemark and the connector have it."""
+
+    @abstractmethod
+    def connect(self) -> Any:
+        """Return a new connection that commits each statement, to be closed by `with`.
+
+        Both products' have `execute(statement, parameters)`, which returns a cursor, and
+        `transaction()`, a context that commits at its end.
+        """
+
+    @abstractmethod
+    def tables(self) -> list[str]:
+        """Return the identifiers of the tables, but for the signal table, in order."""
+
+    @abstractmethod
+    def placeholders(self) -> dict[str, str]:
+        """Return the values for the placeholders of the connector's configuration."""
+
+    @abstractmethod
+    def _names(self) -> dict[str, str]:
+        """Return the connector's settings that no other connector may share."""
+
+    @abstractmethod
+    def _reader(self) -> int | None:
+        """Return what on the server sends the log to the connector; None while nothing does."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Remove what a deleted connector leaves on the server."""
+
+    @abstractmethod
+    def _drop(self) -> None:
+        """Drop the database, whoever is connected to it."""
+
+    def topic(self, table: str) -> str:
+        """Return the topic of a table."""
+        return f"{self.name}.{self.identifier(table)}"
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement in a connection of its own and return its rows, if it has any."""
+        with self.connect() as connection:
+            cursor = connection.execute(statement, parameters or None)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def start_connector(self, overrides: Mapping[str, str | None] | None = None) -> None:
+        """Register the connector of the product's file in connect-configs; return when it streams.
+
+        Args:
+            overrides: settings to change or, with None, to leave out.
+        """
+        template = CONFIGS / f"{self.server.connector}.json"
+        changes = {**self._names(), **self.stack.connector_settings, **(overrides or {})}
+        config: dict[str, str | None] = {
+            **connector_config(template, self.placeholders()),
+            **changes,
+        }
+        before, self.config = self.config, {k: v for k, v in config.items() if v is not None}
+        self.stack.connect.require_plugin(self.server.connector)
+        reader = self._reader()
+        self.stack.connect.put_connector(self.name, self.config)
+        if reader is not None and self.config != before:
+            # Connect has the task with the old settings read on for a while.
+            wait_for(lambda: self._reader() not in (None, reader), 60, "the task to start again")
+        self.wait_streaming()
+
+    def stop_connector(self) -> None:
+        """End the connector's tasks; it keeps its offsets, and `resume_connector` begins again."""
+        self.stack.connect.stop_connector(self.name)
+
+    def resume_connector(self) -> None:
+        """Begin a stopped connector's tasks again and return when it streams."""
+        self.stack.connect.resume_connector(self.name)
+        self.wait_streaming()
+
+    def restart_connector(self) -> None:
+        """Restart the connector and its task, a failed one too, and return when it streams."""
+        self.stack.connect.restart_connector(self.name)
+        self.wait_streaming()
+
+    def wait_streaming(self, deadline_s: float = 180) -> None:
+        """Return when the connector reads the log: its tasks run and the server sends to it.
+
+        Connect alone may still show as running what died with a killed worker.
+        """
+        self.stack.connect.wait_running(self.name, deadline_s)
+        wait_for(self._is_streaming, deadline_s, f"connector {self.name} to stream")
+
+    def revive(self, deadline_s: float = 480) -> None:
+        """Return when the connector streams again; restart what has failed, as an operator would.
+
+        A connector that is slow is left alone.
+
+        Raises:
+            StackError: it does not stream at the deadline.
+        """
+
+        def streams() -> bool:
+            try:
+                status = self.stack.connect.status(self.name)
+                parts = [status["connector"], *status["tasks"]] if status else []
+                states = {part["state"] for part in parts}
+                if "FAILED" in states:
+                    self.stack.connect.restart_failed(self.name)
+                return len(parts) > 1 and states == {"RUNNING"} and self._reader() is not None
+            except (StackError, self.CLIENT_ERROR):
+                return False  # it is away, or not back yet
+
+        wait_for(streams, deadline_s, f"connector {self.name} to stream again")
+
+    def _is_streaming(self) -> bool:
+        self.stack.connect.wait_running(self.name)  # raises if the task has failed meanwhile
+        return self._reader() is not None
+
+    def close(self) -> None:
+        """Delete the connector, what it leaves on the server, and the database."""
+        if self.config:
+            self.stack.connect.delete_connector(self.name)
+            self._release()
+            self.config = {}
+        self._drop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
