@@ -16,6 +16,7 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -24,6 +25,8 @@ from stack.connect import Connect, Worker, debezium_plugins
 from stack.database import CONFIGS, Database, SourceServer
 from stack.java import find_java
 from stack.kafka import Broker, Kafka, kafka_jars
+from stack.mariadb import MariaDb
+from stack.mysql_server import MySql
 from stack.postgres import DatabaseServer, Postgres
 from stack.processes import Identity, Server, StackError, start_together
 
@@ -33,8 +36,11 @@ CONNECTOR = CONFIGS / "postgres.json"
 SERVICES = ("kafka", "connect", "postgres")
 """The usual services, in the order in which they are stopped last to first."""
 
-DATABASES: Final[Mapping[str, Callable[..., Postgres]]] = {
+DATABASES: Final[Mapping[str, Callable[..., Postgres | MariaDb | MySql]]] = {
     "postgres": Postgres,
+    "mariadb-11.4": partial(MariaDb, version="11.4"),
+    "mariadb-10.11": partial(MariaDb, version="10.11"),
+    "mysql-9.7": MySql,
 }
 """The services that are database servers, and what makes each."""
 

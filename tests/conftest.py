@@ -16,7 +16,7 @@ from tests.kit.cpu_meter import CpuMeter
 from tests.kit.durations import group_of, ranked
 from tests.kit.nightly import examples, left_out
 from tests.kit.running import Running
-from tests.kit.servers import require_here, servers
+from tests.kit.servers import database_server, require_here, servers
 from tests.kit.snapshots import Snapshots
 
 # The same examples in every run; HYPOTHESIS_PROFILE=nightly draws new ones.
@@ -127,6 +127,16 @@ def stack() -> Iterator[Servers]:
 def database(stack: Servers) -> Iterator[Database]:
     """A fresh database with a signal table; its connector, if one was started, goes with it."""
     with stack.fresh_database() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def any_database(stack: Servers, request: pytest.FixtureRequest) -> Iterator[Database]:
+    """A fresh database of the product and version that the test's mark `on` says.
+
+    Its server starts with the first test that asks for it and ends with the session.
+    """
+    with stack.fresh_database(server=database_server(stack, request.param)) as fresh:
         yield fresh
 
 

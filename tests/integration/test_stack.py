@@ -15,7 +15,7 @@ from stack.kafka import Kafka
 from stack.local import Database, LocalStack, Servers
 from stack.processes import Identity, StackError, wait_for
 from stack.watchdog import started
-from tests.kit.servers import ends_servers
+from tests.kit.servers import ends_servers, on
 
 pytestmark = pytest.mark.integration
 
@@ -26,7 +26,9 @@ def values(records) -> list[dict]:
     return [json.loads(record.value()) for record in records]
 
 
-def test_a_row_written_to_the_database_arrives_in_kafka(database: Database):
+@on()
+def test_a_row_written_to_any_database_arrives_in_kafka(any_database: Database):
+    database = any_database
     database.execute(CUSTOMERS)
     database.execute("INSERT INTO customers VALUES (1, 'Ada')")
     database.start_connector()

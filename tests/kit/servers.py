@@ -8,10 +8,15 @@ from typing import Final
 import pytest
 
 from stack.addresses import UnsuitableServerError
-from stack.local import SERVICES, Servers
+from stack.database import SourceServer
+from stack.local import DATABASES, SERVICES, Servers
+from stack.mysql_server import CannotBeHadError
 from stack.servers import VARIABLE, Way, servers_of, way_of
 
 WAY: Final = way_of(os.environ)
+
+REQUIRE_MYSQL: Final = "REQUIRE_MYSQL"
+"""The variable that lets a test fail, not be skipped, where no MySQL can be had."""
 
 ends_servers = pytest.mark.skipif(
     WAY is Way.ADDRESSES, reason=f"it ends or holds a server, and {VARIABLE} is {WAY}"
@@ -42,6 +47,23 @@ def servers(
         yield chosen
     finally:
         chosen.stop()
+
+
+def on(*services: str) -> pytest.MarkDecorator:
+    """Give a test `any_database` of each of these services of `DATABASES`; of all unless given."""
+    return pytest.mark.parametrize("any_database", services or [*DATABASES], indirect=True)
+
+
+def database_server(chosen: Servers, service: str) -> SourceServer:
+    """Return a database server beside the others, running; skip where only PostgreSQL can be had."""
+    if service != "postgres" and WAY is not Way.PROCESSES:
+        pytest.skip(f"{service} runs as a child process alone ({VARIABLE} is {WAY})")
+    try:
+        return chosen.database_server(service)
+    except CannotBeHadError as error:
+        if os.environ.get(REQUIRE_MYSQL):
+            raise
+        pytest.skip(f"{error}; {REQUIRE_MYSQL}=1 fails instead")
 
 
 def require_here(chosen: Servers) -> None:
