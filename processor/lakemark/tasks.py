@@ -141,7 +141,7 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
             continue
         whole = raw_records.of(topic, partition, parts, every_header=output is not None)
         for epoch, records in raw_records.by_epoch(whole, plan.epochs):
-            now = replace(decoding, epoch=epoch)
+            now = decoding.of_epoch(epoch)
             heads = converter.headers(records, now)
             if not now.outputs and raw_records.told_by_lakemark(parts):
                 heads.kind[:] = [int(Kind.OUTPUT)] * len(heads)
@@ -174,7 +174,7 @@ def _plain(
     if epoch is None or not raw_records.without_headers(parts):
         return None
     converter = converter_of(decoding.converter)
-    return converter.plain_range(topic, partition, parts, replace(decoding, epoch=epoch))
+    return converter.plain_range(topic, partition, parts, decoding.of_epoch(epoch))
 
 
 def _after(decoding: StretchPlan, done: DecodedRange) -> StretchPlan:

@@ -16,6 +16,8 @@ from lakemark.model import positions
 
 KIND: Final = 200
 CONNECTOR: Final = "toy"
+EPOCH: Final = KIND << 24
+"""The first one."""
 BLOCK: Final = 11  # bytes
 _READ: Final = 1 << 80  # blocks below it are none: rows that were read outside the log
 
@@ -27,14 +29,15 @@ def use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pack(epoch: int, block: int, row: int) -> bytes:
-    return ((KIND << 24) | epoch).to_bytes(4) + block.to_bytes(BLOCK) + row.to_bytes(9)
+    """Return a position; `epoch` has its kind, as whoever asks for one must know."""
+    return epoch.to_bytes(4) + block.to_bytes(BLOCK) + row.to_bytes(9)
 
 
 def parts(position: bytes) -> tuple[int, int, int]:
     """Epoch, block and row."""
     at = 4 + BLOCK
     return (
-        int.from_bytes(position[1:4]),
+        int.from_bytes(position[:4]),
         int.from_bytes(position[4:at]),
         int.from_bytes(position[at:]),
     )

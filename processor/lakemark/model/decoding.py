@@ -5,7 +5,7 @@ driver.
 """
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import msgspec
@@ -94,7 +94,7 @@ class StretchPlan:
         ignorable: columns per table that events may still carry though the catalog, read after
             them, no longer has them: dropped columns.
         applied: per (topic, partition), as of the start of the batch.
-        epoch: epoch of the positions.
+        epoch: of the positions, with their kind: see `of_epoch`.
         max_event_bytes: larger values are dead letters.
         max_bad_share: share of bad records in a stretch above which the table stops instead.
         max_bad: number of bad records of one stretch above which the share is looked at.
@@ -135,6 +135,14 @@ class StretchPlan:
     fills: dict[str, tuple[Fill, ...]] = field(default_factory=dict)
     numerics: Mapping[str, frozenset[str]] = field(default_factory=dict)
     converter: ConverterChoice = ANY_CONVERTER
+
+    def of_epoch(self, number: int) -> "StretchPlan":
+        """Return the plan for records of an epoch.
+
+        Args:
+            number: of the epoch, without the kind of its positions.
+        """
+        return replace(self, epoch=positions.epoch_number(self.identity.connector, number))
 
 
 @dataclass(slots=True)

@@ -109,7 +109,8 @@ def test_what_only_an_entry_of_the_log_has_is_for_its_database_to_say(monkeypatc
     toy_positions.use(monkeypatch)
     source = {"connector": "toy", "block": 7, "row": 3, "lsn": 9}
     template = EnvelopeTemplate(json.dumps({"after": {}, "source": source, "op": "c"}).encode())
-    place = toy_positions.POSITIONS.to_source(toy_positions.pack(0, (1 << 80) + 8, 5), {})
+    at = toy_positions.pack(toy_positions.EPOCH, (1 << 80) + 8, 5)
+    place = toy_positions.POSITIONS.to_source(at, {})
     reading = Reading("public", "t", read_ns=1, written_ns=2, place=place)
     (value,) = template.values(pa.array([b"{}"], pa.binary()), reading).to_pylist()
     found = json.loads(value)["source"]

@@ -67,7 +67,7 @@ def test_positions_of_two_kinds_say_nothing_of_each_other(monkeypatch):
     ours = positions.rules_of("postgresql").from_source(
         {"sequence": ['["8","8"]'], "lsn": [8]}, None, 0
     )[0]
-    toys = toy_positions.pack(0, 1 << 81, 0)
+    toys = toy_positions.pack(toy_positions.EPOCH, 1 << 81, 0)
     assert not positions.one_transaction(ours, toys)
     assert not positions.taken_before(toys, ours)
     assert positions.below_truncate(ours, toys) == (ours < toys)
@@ -118,10 +118,8 @@ def test_a_table_is_written_by_the_order_of_its_own_positions(toys):
     toys.run()
     assert toys.values() == {1: "b", 3: "c"}
     position = toys.rows()[1]["_cdc"]["position"]
-    assert (
-        position
-        == toy_positions.POSITIONS.from_source({"block": [1 << 40], "row": [0]}, None, 0)[0]
-    )
+    blocks = {"block": [1 << 40], "row": [0]}
+    assert [position] == toy_positions.POSITIONS.from_source(blocks, None, toy_positions.EPOCH)
     toys.tell("c", 5, 0, 1, v="a")  # the connector begins again where it was before
     toys.tell("u", 1 << 40, 0, 1, v="b")
     toys.tell("u", (1 << 40) + 1, 0, 1, v="d")
