@@ -292,6 +292,8 @@ class LocalBinlogServer(Server, BinlogServer):
             shutil.rmtree(scratch, ignore_errors=True)
             shutil.copytree(pattern, scratch)
             scratch.rename(self.data)
+        # Of a killed server; it would be believed if another process had got that one's pid.
+        (self.data / "server.sock.lock").unlink(missing_ok=True)
 
     def _command(self) -> list[str]:
         settings = {

@@ -330,6 +330,8 @@ class Server(Controlled):
         if self.is_running:
             watchdog.signal_tree(self.identity.pid, signal.SIGKILL)
         wait_for(lambda: not self.is_running, 10, f"the killed {self.name} to be gone")
+        if self._process is not None:
+            self._process.wait()  # its threads may outlive the first one, and keep locks on files
         if not self.detached:
             _watchdog.tell("-", self.identity)
         self.identity = None

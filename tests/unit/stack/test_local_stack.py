@@ -111,6 +111,35 @@ def test_a_signal_reaches_descendants_in_groups_of_their_own():
         parent.stdout.close()
 
 
+class SlowToEnd(processes.Server):
+    """A process of which a look has always just missed the end."""
+
+    name = "a slow one"
+
+    def _prepare(self) -> None:
+        pass
+
+    def _command(self) -> list[str]:
+        return ["sleep", "600"]
+
+    def _launched(self) -> subprocess.Popen[bytes]:
+        process = super()._launched()
+        process.poll = lambda: None
+        return process
+
+    def _is_ready(self) -> bool:
+        return True
+
+
+def test_a_killed_server_is_gone_with_its_pid_and_whatever_it_held(tmp_path):
+    server = SlowToEnd(directory=tmp_path, log=tmp_path / "log")
+    server.start()
+    pid = server.identity.pid
+    server.kill()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
 # --- Java -------------------------------------------------------------------------------------
 
 
