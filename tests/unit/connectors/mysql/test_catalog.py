@@ -119,6 +119,8 @@ def test_the_key_is_the_index_that_the_server_takes_for_a_primary_key():
     assert read(("a", 1, {"z": 2}), ("b", 1, {"z": 1}), ("d", 0, {"y": 1})) == ["b", "a"]
     assert read(("a", 1, {"one": 1, "two": 1}), ("b", 1, {"one": 2})) == ["a", "b"]
     assert read(("a", 0, {"nullable": 1}), ("b", 0, {})) == []
+    more = ("x", 0, {"more": 2})  # an index with a column that is not of the key
+    assert read(("a", 1, {"z": 2, "more": 1}), more, ("b", 1, {"z": 1, "more": 3})) == ["b", "a"]
     # Of two indexes with the same columns the primary key, else the first by name.
     assert read(("a", 1, {"PRIMARY": 1, "A": 2}), ("b", 1, {"PRIMARY": 2, "A": 1})) == ["a", "b"]
     assert read(("a", 1, {"y": 1, "x": 2}), ("b", 1, {"y": 2, "x": 1})) == ["b", "a"]

@@ -336,3 +336,17 @@ def test_who_has_no_rules_writes_values_as_they_are():
         assert value_rules.connector_of(other) == ""
     assert set(value_rules.RULES) == set(CLASSES)
     assert BY_MODE
+
+
+def test_a_zero_timestamp_is_null_where_the_column_may_be():
+    """In a column that is NOT NULL both databases' zero is 1970, in events as in their snapshots."""
+    fields = [
+        {"field": name, "type": "string", "name": "io.debezium.time.ZonedTimestamp", "optional": o}
+        for name, o in (("free", True), ("bound", False))
+    ]
+    image = b'{"free":"1970-01-01T00:00:00.000Z","bound":"1970-01-01T00:00:00Z"}'
+    zero = dt.datetime(1970, 1, 1, tzinfo=UTC)
+    for connector, expected in (("mariadb", None), ("mysql", zero), ("postgresql", zero)):
+        schema = from_connect("s.t", {"fields": fields}, None, connector=connector)
+        values = typed(image, schema, modes_of("mariadb"))
+        assert values == {"free": expected, "bound": zero}
