@@ -34,6 +34,7 @@ class ToyValues:
             "toy.mode": ("plain", "fancy"),
         }
     )
+    lacks_values: bool = False
     mends: dict = field(
         default_factory=lambda: {
             "half": Mend(halves, doubles, plain=pa.int64(), exact=pa.int32(), loss="toys lie")

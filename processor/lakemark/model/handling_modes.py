@@ -54,6 +54,7 @@ class HandlingModes:
         decimal_format: the JSON converter's decimal.format.
         include_unknown: include.unknown.datatypes.
         placeholder: bytes of unavailable.value.placeholder.
+        lacks_values: whether the connector ever writes the placeholder; else it is a value as any.
         own: settings, and their values, that only this kind of connector has, see `value_rules`.
     """
 
@@ -66,6 +67,7 @@ class HandlingModes:
     decimal_format: str = "BASE64"
     include_unknown: bool = False
     placeholder: bytes = PLACEHOLDER
+    lacks_values: bool = True
     own: tuple[tuple[str, str], ...] = ()
 
     @classmethod
@@ -75,7 +77,7 @@ class HandlingModes:
         Raises:
             ConfigError: a property has a value that Debezium does not know.
         """
-        choices = _choices(config)
+        rules, choices = _rules(config), _choices(config)
         chosen = {name: _choice(config, name, allowed) for name, allowed in choices.items()}
         own = {name: value for name, value in chosen.items() if name not in _CHOICES}
         digits = str(config.get("money.fraction.digits", "2")).strip()
@@ -91,6 +93,7 @@ class HandlingModes:
             decimal_format=chosen["value.converter.decimal.format"],
             include_unknown=str(config.get("include.unknown.datatypes", "")).lower() == "true",
             placeholder=_placeholder(config.get("unavailable.value.placeholder")),
+            lacks_values=rules is None or rules.lacks_values,
             own=tuple(sorted((own | _more_settings(config)).items())),
         )
 

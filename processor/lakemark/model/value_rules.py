@@ -58,10 +58,12 @@ class ValueRules(Protocol):
     Attributes:
         choices: by setting the values that it may have, the default first: settings that only this
             connector has, and others whose values are different here.
+        lacks_values: whether an update's event may have a placeholder for an unchanged value.
         mends: by name.
     """
 
     choices: Mapping[str, tuple[str, ...]]
+    lacks_values: bool
     mends: Mapping[str, Mend]
 
     def more_settings(self, settings: Mapping[str, str]) -> dict[str, str]:

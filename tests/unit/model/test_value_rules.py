@@ -7,7 +7,7 @@ import pytest
 
 from lakemark.converters.json.keys import canonical_keys
 from lakemark.converters.json.rendering import Rendering
-from lakemark.converters.json.rows import decode_rows
+from lakemark.converters.json.rows import decode_rows, may_have_placeholder
 from lakemark.errors import ConfigError
 from lakemark.model import value_rules
 from lakemark.model.handling_modes import HandlingModes, settings_of, usual_choice
@@ -106,3 +106,16 @@ def test_settings_of_ones_own():
     assert HandlingModes.from_connector(encoding.of(settings)) == modes
     with pytest.raises(ConfigError, match=r"toy\.mode is 'odd', expected one of plain, fancy"):
         HandlingModes.from_connector({**settings, "toy.mode": "odd"})
+
+
+def test_a_connector_that_lacks_no_values_writes_no_placeholder():
+    """What looks like one is a value as any."""
+    text = {"field": "t", "type": "string", "optional": True}
+    table = from_envelope("s.t", envelope(text), None)
+    image = b'{"t":"__debezium_unavailable_value"}'
+    for name, lacks in ((toy_values.CLASS, False), ("", True)):
+        modes = HandlingModes.from_connector({"connector.class": name})
+        rows = decode_rows([image], table, modes, partial=[0])
+        assert rows.unavailable == [("t",) if lacks else None]
+        assert (rows.columns[0].as_py()["t"] is None) == lacks
+        assert may_have_placeholder(table, modes)(image) == lacks

@@ -64,11 +64,14 @@ class BinlogValueRules:
     Attributes:
         mends: by name.
         by_encoding: the mends of columns of one semantic name.
+        choices: see there.
+        lacks_values: see there.
     """
 
     mends: Mapping[str, Mend]
     by_encoding: Mapping[str, str]
     choices: Mapping[str, tuple[str, ...]]
+    lacks_values: bool = False  # a row's image is whole, or the connector stops at it
 
     def more_settings(self, settings: Mapping[str, str]) -> dict[str, str]:
         """See `ValueRules`: the connector's own converters of values."""

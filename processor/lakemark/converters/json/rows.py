@@ -262,10 +262,10 @@ class Placeholders:
         self._generic += [[t] for t in (*texts, coded, modes.placeholder_uuid)]
         self._flat: dict[str, pa.Array] = {}
         self._nested: dict[str, list[Any]] = {}
-        self._key = frozenset(schema.key)
+        self._whole = frozenset(schema.key if modes.lacks_values else schema.by_name)
         for column in schema.columns:
-            if column.name in self._key:
-                continue  # replica identity has it: the log always does
+            if column.name in self._whole:
+                continue  # the log always has it: replica identity, or a database without TOAST
             if _is_text(column):
                 found = [*texts, _pair(texts[0])] if column.encoding == JSON else texts
                 self._flat[column.name] = pa.array(found, pa.string())
@@ -278,7 +278,7 @@ class Placeholders:
 
     def is_any(self, name: str, value: msgspec.Raw) -> bool:
         """Return whether a column's raw JSON value is a placeholder in any form at all."""
-        if name in self._key:
+        if name in self._whole:
             return False
         try:
             return msgspec.json.decode(value) in self._generic
@@ -333,6 +333,8 @@ def may_have_placeholder(schema: TableSchema, modes: HandlingModes) -> Callable[
     way the JSON is written.
     """
     raw, text = modes.placeholder, modes.placeholder_text
+    if not modes.lacks_values:
+        return lambda _image: False
     # The longest stretch that every JSON writer leaves as it is, unless it writes \\u escapes.
     runs = _PLAIN_RUN.findall(text.encode())
     if not runs:
