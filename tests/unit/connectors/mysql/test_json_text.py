@@ -72,8 +72,8 @@ def test_any_value_has_one_text_and_keeps_its_meaning(tree):
     assert found == canonical(printed(tree, java, ""))
     assert json.loads(found) == tree
     assert canonical(found) == found
-    (again,) = canonical_texts(pa.array([found])).to_pylist()
-    assert again == found
+    texts = [found, printed(tree, java, ""), printed(tree, lambda text: text, " "), None]
+    assert canonical_texts(pa.array(texts)).to_pylist() == [found, found, found, None]
 
 
 def test_no_text_is_lost_that_is_no_json():
