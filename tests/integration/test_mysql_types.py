@@ -1,0 +1,170 @@
+"""Every type of MariaDB and MySQL: the catalog of a server, and its connector's records, live."""
+
+import json
+from decimal import Decimal
+
+import pytest
+
+from lakemark.connectors.mysql.catalog import CATALOG_SQL, from_catalog, key_of, tables_of
+from lakemark.converters.json.rows import decode_rows
+from lakemark.model.handling_modes import HandlingModes
+from stack.database import Database
+from tests.kit.mysql_types import ENCODE, catalog
+from tests.kit.servers import on
+
+pytestmark = pytest.mark.integration
+
+EACH = on("mariadb-11.4", "mariadb-10.11", "mysql-9.7")
+DOCUMENT = (
+    '{"b": 1e20, "a": [1, null, "x, y: \\\\" 1.0E7"], "c": 0.00001, "d": 12345.678, "e": 1.5e300,'
+    ' "f": 12345678901234567890, "g": true, "h": {}, "i": 0.1, "j": 12345678.9, "k": 1e7,'
+    ' "l": -1.25e-9, "m": 123456789012345680000, "n": "\\\\u0001\\\\b/ü😀", "o": 1e15, "p": -0.0}'
+)
+DECIMALS = (
+    "'$.q', CAST(1.10 AS DECIMAL(10, 2)), '$.r', CAST('0.12345678901234567890' AS DECIMAL(30, 20))"
+)
+VALUES = {
+    "c_bool": "1", "c_tinyint1": "5", "c_tinyint": "-128", "c_utinyint": "255", "c_smallint": "-32768",
+    "c_usmallint": "65535", "c_mediumint": "-8388608", "c_umediumint": "16777215", "c_int": "-2147483648",
+    "c_uint": "4294967295", "c_zint": "42", "c_bigint": "-9223372036854775808", "c_ubigint": "18446744073709551615",
+    "c_float": "1.5", "c_float72": "12345.67", "c_double": "-1e-300", "c_real": "0.1",
+    "c_dec": "-12345678.90", "c_dec_big": "12345678901234567890123456789012345.123456789012345678901234567891",
+    "c_udec": "18446744073709551616", "c_num": "-99999", "c_bit1": "b'1'", "c_bit8": "b'10000001'",
+    "c_bit12": "b'100000000001'", "c_bit64": "b'1000000000000000000000000000000000000000000000000000000000000001'",
+    "c_char": "'ab  '", "c_varchar": "'vär€😀 '", "c_latin1": "'grün'", "c_utf8mb3": "'ü€'", "c_bincoll": "'Bin'",
+    "c_nchar": "'n'", "c_tinytext": "'tiny'", "c_text": "'__debezium_unavailable_value'", "c_mediumtext": "''",
+    "c_longtext": "'long'", "c_text_latin1": "'é'", "c_binary": "x'0102'", "c_varbinary": "x'00ff00'",
+    "c_tinyblob": "x'deadbeef'", "c_blob": "x'00'", "c_mediumblob": "x''", "c_longblob": "x'02ff'",
+    "c_enum": "'c''d'", "c_set": "'z,x'", "c_json": f"JSON_SET('{DOCUMENT}', {DECIMALS})", "c_date": "'9999-12-31'",
+    "c_time": "'-838:59:59'", "c_time3": "'-00:00:00.001'", "c_time6": "'838:59:58.999999'",
+    "c_dt": "'1000-01-01 00:00:00'", "c_dt3": "'2026-11-26 12:34:56.789'", "c_dt6": "'9999-12-31 23:59:59.999999'",
+    "c_ts": "'1970-01-02 00:00:01'", "c_ts3": "'2026-11-26 12:34:56.780'", "c_ts6": "'2026-11-26 12:34:56.789000'",
+    "c_year": "2155", "c_geometry": "ST_GeomFromText('POINT(1 2)')", "c_point": "ST_GeomFromText('POINT(1 2)', 4326)",
+    "c_line": "ST_GeomFromText('LINESTRING(0 0, 1 1)')", "c_polygon": "ST_GeomFromText('POLYGON((0 0, 1 0, 1 1, 0 0))')",
+    "c_mpoint": "ST_GeomFromText('MULTIPOINT(0 0, 1 1)')", "c_gcoll": "ST_GeomFromText('GEOMETRYCOLLECTION(POINT(1 1))')",
+    "c_vector": "STRING_TO_VECTOR('[1, 2.5, -3]')", "c_uuid": "'123e4567-e89b-42d3-a456-426614174000'",
+}  # fmt: skip
+ZERO = {
+    "c_date": "0",
+    "c_dt": "0",
+    "c_dt3": "0",
+    "c_dt6": "0",
+    "c_ts": "0",
+    "c_ts3": "0",
+    "c_ts6": "0",
+}
+EXPECTED = {
+    "c_ubigint": Decimal(18446744073709551615), "c_uint": 4294967295, "c_zint": 42, "c_num": Decimal(-99999),
+    "c_dec": Decimal("-12345678.90"), "c_dec_big": VALUES["c_dec_big"], "c_udec": Decimal(18446744073709551616),
+    "c_bit12": b"\x01\x08", "c_bit64": b"\x01\0\0\0\0\0\0\x80", "c_char": "ab", "c_varchar": "vär€😀 ",
+    "c_text": "__debezium_unavailable_value", "c_binary": b"\x01\x02\0\0\0\0\0\0", "c_varbinary": b"\0\xff\0",
+    "c_mediumblob": b"", "c_set": "x,z", "c_time": "-838:59:59.000000", "c_time3": "-00:00:00.001000",
+    "c_time6": "838:59:58.999999", "c_year": 2155,
+}  # fmt: skip
+COMPACT = (
+    '{"a":[1,null,"x, y: \\" 1.0E7"],"b":100000000000000000000,"c":0.00001,"d":12345.678,'
+    '"e":1.5e300,"f":12345678901234567890,"g":true,"h":{},"i":0.1,"j":12345678.9,"k":10000000,'
+    '"l":-1.25e-9,"m":123456789012345683968,"n":"\\u0001\\b/ü😀","o":1000000000000000,"p":-0.0,'
+    '"q":1.10,"r":0.12345678901234567890}'
+)
+
+
+def create(database: Database, table: str) -> list:
+    """Make a table of the golden catalog; return its columns there."""
+    columns = catalog(database.server.connector, table)
+    lines = []
+    for column in columns:
+        text = column.charset and f"CHARACTER SET {column.charset} COLLATE {column.collation}"
+        null = "NOT NULL" if column.not_null else "NULL"
+        lines.append(f"`{column.name}` {column.column_type} {text or ''} {null}")
+    key = ", ".join(f"`{name}`" for name in key_of(columns))
+    database.execute(f"CREATE TABLE {table} ({', '.join(lines)}, PRIMARY KEY ({key}))")
+    return columns
+
+
+def described(database: Database, *tables: str) -> dict:
+    """What the server's catalog says."""
+    with database.connect() as connection:
+        pairs = [(database.name, table) for table in tables]
+        rows = connection.cursor()
+        rows.execute(CATALOG_SQL, {"tables": pairs})
+        found = tables_of(rows.fetchall())
+    return {name.rpartition(".")[2]: columns for name, columns in found.items()}
+
+
+def unlike(one: dict, other: dict) -> dict:
+    """The values of two rows that differ, by column."""
+    return {n: (one[n], other[n]) for n in one if repr(one[n]) != repr(other[n])}
+
+
+@EACH
+def test_the_catalog_of_a_server_is_as_the_golden_one(any_database: Database):
+    database = any_database
+    expected = {table: create(database, table) for table in ("types", "orders", "customers")}
+    database.execute("CREATE VIEW seen AS SELECT 1 AS one")
+    assert described(database, *expected, "seen", "absent") == expected
+
+
+@EACH
+def test_the_key_is_the_one_that_the_server_takes_for_a_primary_key(any_database: Database):
+    database = any_database
+    keys = {
+        "two_unique": ("UNIQUE KEY a (a), PRIMARY KEY (b, a)", ["b", "a"]),
+        "without_primary": ("UNIQUE KEY z (b, a), UNIQUE KEY y (d), UNIQUE KEY x (c)", ["b", "a"]),
+        "wider": ("UNIQUE KEY one (a, b), UNIQUE KEY two (a)", ["a", "b"]),
+        "part_of_text": ("UNIQUE KEY a (t(5))", []),
+        "nullable": ("UNIQUE KEY c (c)", []),
+        "plain": ("KEY a (a)", []),
+    }
+    for table, (key, _) in keys.items():
+        columns = "a int NOT NULL, b int NOT NULL, c int, d int NOT NULL, t varchar(20) NOT NULL"
+        database.execute(f"CREATE TABLE {table} ({columns}, {key})")
+    found = described(database, *keys)
+    assert {t: key_of(columns) for t, columns in found.items()} == {
+        table: key for table, (_, key) in keys.items()
+    }
+
+
+@EACH
+def test_rows_of_the_log_and_of_a_snapshot_have_the_same_exact_values(any_database: Database):
+    database = any_database
+    names = [column.name for column in create(database, "types") if column.name != "id"]
+    with database.connect() as connection:
+        connection.execute("SET SESSION sql_mode = ''")
+        for number, values in ((1, VALUES), (2, VALUES | ZERO), (3, {})):
+            given = ", ".join(values.get(name, "NULL") for name in names)
+            connection.execute(f"INSERT INTO types VALUES ({number}, {given})")
+        database.start_connector()
+        connection.execute(f"INSERT INTO types SELECT id + 10, {', '.join(names)} FROM types")
+        connection.execute("UPDATE types SET c_year = 0 WHERE id = 13")
+    columns = described(database, "types")["types"]
+    modes = HandlingModes.from_connector(database.config)
+    table, connector = database.identifier("types"), database.server.connector
+    schema = from_catalog(table, columns, key_of(columns), modes, connector=connector)
+
+    records = database.stack.kafka.read(database.topic("types"), count=7)
+
+    images = [json.loads(r.value(), parse_float=Decimal)["after"] for r in records]
+    rows = decode_rows(list(map(ENCODE, images)), schema, modes, partial=range(len(images)))
+    assert rows.bad == []
+    assert rows.unknown == set()
+    assert not any(rows.unavailable)
+    typed = rows.columns.to_pylist()
+    by_id: dict = {}
+    for row in typed:
+        by_id.setdefault(row.pop("id"), []).append(row)
+    (kept,) = by_id[1]
+    assert {name: kept[name] for name in EXPECTED} == EXPECTED
+    if connector == "mysql":
+        assert kept["c_json"] == COMPACT
+    else:
+        assert kept["c_uuid"] == "123e4567-e89b-42d3-a456-426614174000"
+    assert unlike(by_id[11][0], kept) == {}
+    assert unlike(by_id[12][0], by_id[2][0]) == {}
+    assert {by_id[2][0][name] for name in ZERO} == {None}
+    (empty,) = by_id[3]
+    assert set(empty.values()) == {None}
+    assert sorted(by_id[13], key=lambda row: row["c_year"] is None) == [
+        empty | {"c_year": 0},
+        empty,
+    ]
