@@ -9,7 +9,7 @@ from lakemark.connectors.mysql.catalog import CATALOG_SQL, from_catalog, key_of,
 from lakemark.converters.json.rows import decode_rows
 from lakemark.model.handling_modes import HandlingModes
 from stack.database import Database
-from tests.kit.mysql_types import ENCODE, catalog
+from tests.kit.mysql_types import ENCODE, MODES, catalog
 from tests.kit.servers import on
 
 pytestmark = pytest.mark.integration
@@ -125,16 +125,15 @@ def test_the_key_is_the_one_that_the_server_takes_for_a_primary_key(any_database
     }
 
 
-@EACH
-def test_rows_of_the_log_and_of_a_snapshot_have_the_same_exact_values(any_database: Database):
-    database = any_database
+def rows_of(database: Database, settings: dict | None = None) -> dict:
+    """Typed rows of a snapshot and, ten higher, of the log, by id; one has no values."""
     names = [column.name for column in create(database, "types") if column.name != "id"]
     with database.connect() as connection:
         connection.execute("SET SESSION sql_mode = ''")
         for number, values in ((1, VALUES), (2, VALUES | ZERO), (3, {})):
             given = ", ".join(values.get(name, "NULL") for name in names)
             connection.execute(f"INSERT INTO types VALUES ({number}, {given})")
-        database.start_connector()
+        database.start_connector(settings)
         connection.execute(f"INSERT INTO types SELECT id + 10, {', '.join(names)} FROM types")
         connection.execute("UPDATE types SET c_year = 0 WHERE id = 13")
     columns = described(database, "types")["types"]
@@ -149,13 +148,18 @@ def test_rows_of_the_log_and_of_a_snapshot_have_the_same_exact_values(any_databa
     assert rows.bad == []
     assert rows.unknown == set()
     assert not any(rows.unavailable)
-    typed = rows.columns.to_pylist()
     by_id: dict = {}
-    for row in typed:
+    for row in rows.columns.to_pylist():
         by_id.setdefault(row.pop("id"), []).append(row)
+    return by_id
+
+
+@EACH
+def test_rows_of_the_log_and_of_a_snapshot_have_the_same_exact_values(any_database: Database):
+    by_id = rows_of(any_database)
     (kept,) = by_id[1]
     assert {name: kept[name] for name in EXPECTED} == EXPECTED
-    if connector == "mysql":
+    if any_database.server.connector == "mysql":
         assert kept["c_json"] == COMPACT
     else:
         assert kept["c_uuid"] == "123e4567-e89b-42d3-a456-426614174000"
@@ -168,3 +172,14 @@ def test_rows_of_the_log_and_of_a_snapshot_have_the_same_exact_values(any_databa
         empty | {"c_year": 0},
         empty,
     ]
+
+
+@on("mariadb-11.4", "mysql-9.7")
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_of_the_log_and_of_a_snapshot_are_alike_in_each_mode(
+    any_database: Database, mode: str
+):
+    by_id = rows_of(any_database, MODES[mode])
+    assert unlike(by_id[11][0], by_id[1][0]) == {}
+    assert unlike(by_id[12][0], by_id[2][0]) == {}
+    assert by_id[1][0]["c_ubigint"] == EXPECTED["c_ubigint"]
