@@ -77,6 +77,7 @@ EDGES: Final[Mapping[str, str]] = {
     "": "__main__ pipeline plans supervisor tasks",
     "kafka": "brokers client_errors records",
     "connectors": "catalogs connect_rest connector registry",
+    "connectors.mysql": "mysql_errors mysql_rows mysql_session",
     "connectors.postgres": (
         "chunk_reader facts_database planned_tables postgres postgres_chunks postgres_copy "
         "postgres_database postgres_facts postgres_fills postgres_keys postgres_publication "
