@@ -77,7 +77,10 @@ EDGES: Final[Mapping[str, str]] = {
     "": "__main__ pipeline plans supervisor tasks",
     "kafka": "brokers client_errors records",
     "connectors": "catalogs connect_rest connector registry",
-    "connectors.mysql": "mysql_errors mysql_rows mysql_session",
+    "connectors.mysql": (
+        "chunk_reader key_cuts mariadb_snapshot mysql_catalog mysql_chunks mysql_errors mysql_rows "
+        "mysql_session"
+    ),
     "connectors.postgres": (
         "chunk_reader facts_database planned_tables postgres postgres_chunks postgres_copy "
         "postgres_database postgres_facts postgres_fills postgres_keys postgres_publication "

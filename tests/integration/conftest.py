@@ -1,12 +1,15 @@
-"""Fixtures of the tests that need a PostgreSQL but no Kafka, or a Kafka with rights but no others."""
+"""Fixtures of the tests that need a database but no Kafka, or a Kafka with rights but no others."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from lakemark.settings.config import DatabaseConfig
 from stack.kafka import Kafka
 from stack.local import Database, Servers
-from tests.kit.servers import servers
+from stack.mariadb import MariaDb
+from stack.servers import VARIABLE, Way
+from tests.kit.servers import WAY, servers
 from tests.kit.strict_kafka import strict_kafka
 
 
@@ -33,3 +36,19 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     directory = tmp_path_factory.mktemp("strict")
     with strict_kafka(directory, auto_create_topics_enable="false") as broker:
         yield broker
+
+
+@pytest.fixture(scope="module", params=["11.4", "10.11"])
+def mariadb(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DatabaseConfig]:
+    """A MariaDB of each version without connectors, whose settings a module may change."""
+    if WAY is not Way.PROCESSES:
+        pytest.skip(f"MariaDB runs as a child process alone ({VARIABLE} is {WAY})")
+    directory = tmp_path_factory.mktemp("mariadb")
+    started = MariaDb(version=request.param, directory=directory, log=directory / "server.log")
+    started.start()
+    try:
+        yield DatabaseConfig(url=f"{started.dsn()}?ssl-mode=disabled")
+    finally:
+        started.stop()
