@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import polars as pl
@@ -24,7 +24,7 @@ Read = Callable[[str, int], list[object]]
 """From a table's path and a version to the values of its column `id`."""
 
 
-def with_duckdb(path: str, version: int) -> list[object]:
+def duckdb_rows(path: str, columns: str, version: int) -> list[tuple[Any, ...]]:
     """DuckDB reads Delta by an extension of its own, which comes as a package here."""
     spec = importlib.util.find_spec("duckdb_extension_delta")
     assert spec is not None
@@ -32,8 +32,12 @@ def with_duckdb(path: str, version: int) -> list[object]:
     (extension,) = Path(spec.origin).parent.rglob("delta.duckdb_extension")
     with duckdb.connect() as database:
         database.execute(f"LOAD '{extension}'")
-        rows = database.execute(f"SELECT id FROM delta_scan('{path}', version => {version})")
-        return [value for (value,) in rows.fetchall()]
+        query = f"SELECT {columns} FROM delta_scan('{path}', version => {version})"
+        return database.execute(query).fetchall()
+
+
+def with_duckdb(path: str, version: int) -> list[object]:
+    return [value for (value,) in duckdb_rows(path, "id", version)]
 
 
 def with_polars(path: str, version: int) -> list[object]:

@@ -15,9 +15,8 @@ import yaml
 from deltalake import Schema, write_deltalake
 
 from lakemark.cli import cli
-from lakemark.connectors.postgres.connector_settings import TRAITS
 from lakemark.connectors.postgres.schema_file import schemas_from_file
-from lakemark.connectors.registry import CONNECTORS
+from lakemark.connectors.registry import CONNECTORS, traits_of
 from lakemark.connectors.suitability import problems_with
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import Config, load, load_with_origins
@@ -38,7 +37,9 @@ source: {connect: {url: http://localhost:8083, connector: shop}}
 lake: {path: ./lake}
 checkpoint: ./checkpoint
 """
-GRANT = re.compile(r"GRANT (\w+|[A-Z, ]+ ON (SCHEMA \w+|\w+\.\w+(, \w+\.\w+)*)) TO \w+(\s*/\*.*)?")
+GRANT = re.compile(
+    r"GRANT (\w+|[A-Z, ]+ ON (\*\.\*|SCHEMA \w+|\w+\.\w+(, \w+\.\w+)*)) TO \w+(\s*/\*.*)?"
+)
 pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
 
@@ -222,16 +223,18 @@ def test_signals_and_connectors_are_accepted(block, tmp_path):
         assert not isinstance(read, signals.Rejection), read
         return
     file = tmp_path / "lakemark.yaml"
-    file.write_text(SMALL + "database: {url: postgresql://lakemark@localhost:5432/shop}\n")
     found = found.get("config", found)
-    assert list(problems_with(found, load(file, {}), kinds=CONNECTORS, traits=TRAITS)) == []
+    traits = traits_of(found)
+    file.write_text(f"{SMALL}database: {{url: '{traits.example}'}}\n")
+    assert list(problems_with(found, load(file, {}), kinds=CONNECTORS, traits=traits)) == []
 
 
 @pytest.mark.parametrize("block", blocks("sql"), ids=str)
 def test_sql_is_sql(block):
-    for statement in sqlglot.parse(block.text, read="postgres"):
+    dialect = "mysql" if block.page.name == "mysql.md" else "postgres"
+    for statement in sqlglot.parse(block.text, read=dialect):
         assert statement is not None
-        text = statement.sql("postgres")
+        text = statement.sql(dialect)
         if text.startswith("GRANT"):  # the parser takes any, and the server is asked elsewhere
             assert GRANT.fullmatch(text), text
 

@@ -48,7 +48,7 @@ class ServerFacts:
 
     @property
     def name(self) -> str:
-        """What it is."""
+        """The name of the product."""
         return "MariaDB" if self.is_mariadb else "MySQL"
 
     def has(self, variable: str, *values: str) -> bool:

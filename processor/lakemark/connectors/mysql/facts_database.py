@@ -1,0 +1,209 @@
+"""Questions to MySQL and MariaDB for `checks_server` and `checks_tables`; read only."""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import pymysql
+
+from lakemark.connectors.database import CapturedTables, LogReader
+from lakemark.connectors.mysql.checks_server import (
+    VARIABLES,
+    DatabaseFacts,
+    ServerFacts,
+    SignalTable,
+)
+from lakemark.connectors.mysql.checks_tables import Relation
+from lakemark.connectors.mysql.connector_settings import server_id_of
+from lakemark.connectors.mysql.mysql_catalog import SYSTEM, schemas_of
+from lakemark.connectors.mysql.mysql_errors import translated
+from lakemark.connectors.mysql.mysql_session import KeptSession, Session, connect
+from lakemark.connectors.mysql.mysql_url import DatabaseAddress
+from lakemark.connectors.mysql.names import table_name
+from lakemark.errors import LakemarkError
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.schema import TableSchema
+from lakemark.settings.config import DatabaseConfig
+from lakemark.settings.table_id import pair_of, text_of
+
+# Looks at the catalog take milliseconds; behind a lock they are better given up.
+_STATEMENT_TIMEOUT: Final = timedelta(seconds=20)
+_NO_GENERATED: Final = (11, 8, 0)
+"""The version of MariaDB from which on generated columns are not in its log."""
+
+_TABLES: Final = """
+SELECT table_schema, table_name, table_type FROM information_schema.tables
+WHERE table_schema NOT IN %s AND table_type IN ('BASE TABLE', 'SYSTEM VERSIONED', 'VIEW')
+ORDER BY table_schema, table_name
+"""
+_NAMES: Final = "SELECT table_schema, table_name FROM information_schema.tables"
+_COLUMNS: Final = """
+SELECT table_schema, table_name, column_name, LOWER(data_type),
+       COALESCE(generation_expression, '') <> ''
+FROM information_schema.columns WHERE table_schema NOT IN %s
+ORDER BY table_schema, table_name, ordinal_position
+"""
+# The rules under which the rows of a child change with those of its parent.
+_CASCADES: Final = """
+SELECT constraint_schema, table_name, constraint_name
+FROM information_schema.referential_constraints
+WHERE constraint_schema NOT IN %s
+  AND (delete_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT')
+       OR update_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT'))
+ORDER BY constraint_schema, table_name, constraint_name
+"""
+_WIDTH: Final = """
+SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
+"""
+_REFUSED: Final = frozenset({1044, 1142, 1143, 1227})
+"""Errors that say that we may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllFacts:
+    """All facts of one look.
+
+    Attributes:
+        database: server, log and signal table.
+        relations: None where the connector is unknown.
+        generated_lost: whether generated columns are not in the log.
+    """
+
+    database: DatabaseFacts
+    relations: tuple[Relation, ...] | None
+    generated_lost: bool
+
+
+def database_facts(
+    database: DatabaseConfig, connector: CapturedTables | None, modes: HandlingModes
+) -> AllFacts:
+    """Ask the server for everything that the checks judge.
+
+    Args:
+        database: where it is.
+        connector: None when it is unknown.
+        modes: how the connector writes values.
+
+    Raises:
+        DependencyError: it does not answer.
+        ConfigError, LoginRefused, InvalidConfig: it refuses us, or is misnamed.
+    """
+    with (
+        connect(database, statement_timeout=_STATEMENT_TIMEOUT, name="lakemark doctor") as session,
+        translated(),
+    ):
+        server = _server(session, database)
+        lost = session.is_mariadb and session.version >= _NO_GENERATED
+        if connector is None:
+            return AllFacts(DatabaseFacts(server), None, lost)
+        signal = None
+        if connector.signal_table is not None:
+            signal = SignalTable(connector.signal_table, _width(session, connector.signal_table))
+        facts = DatabaseFacts(server, server_id_of(connector.settings), signal)
+        return AllFacts(facts, _relations(session, connector, modes), lost)
+
+
+def _server(session: Session, database: DatabaseConfig) -> ServerFacts:
+    begun = time.time()
+    ((now, version, user),) = session.execute(
+        "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) AS DOUBLE), VERSION(), CURRENT_USER()"
+    )
+    skew = float(now) - (begun + time.time()) / 2
+    names = ", ".join(["%s"] * len(VARIABLES))
+    query = f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"
+    variables = {name.lower(): value for name, value in session.execute(query, VARIABLES)}
+    address = DatabaseAddress.of(database)
+    return ServerFacts(
+        f"{address.host}:{address.port}", user, version, session.is_mariadb, variables, skew
+    )
+
+
+def _width(session: Session, table: str) -> int:
+    ((count,),) = session.execute(_WIDTH, pair_of(table))
+    return int(count)
+
+
+def _relations(
+    session: Session, connector: CapturedTables, modes: HandlingModes
+) -> tuple[Relation, ...]:
+    kinds = {
+        text_of(database, name): kind for database, name, kind in session.execute(_TABLES, [SYSTEM])
+    }
+    names = [
+        table for table in kinds if table in connector.tables and table != connector.signal_table
+    ]
+    types: Mapping[str, list[tuple[str, str]]] = defaultdict(list)
+    generated: Mapping[str, list[str]] = defaultdict(list)
+    for database, name, column, kind, is_generated in session.execute(_COLUMNS, [SYSTEM]):
+        table = text_of(database, name)
+        types[table].append((column, kind))
+        if is_generated:
+            generated[table].append(column)
+    cascades: Mapping[str, list[str]] = defaultdict(list)
+    for database, name, constraint in session.execute(_CASCADES, [SYSTEM]):
+        cascades[text_of(database, name)].append(constraint)
+    schemas = schemas_of(session, names, modes, settings=connector.settings)
+    return tuple(
+        Relation(
+            table,
+            is_view=kinds[table] == "VIEW",
+            select=_may_read(session, table),
+            key=_key(schemas.get(table)),
+            types=tuple(types[table]),
+            generated=tuple(generated[table]),
+            changed_unseen=tuple(cascades[table]),
+        )
+        for table in names
+    )
+
+
+def _key(schema: TableSchema | None) -> tuple[str, ...]:
+    return tuple(schema.key) if schema else ()
+
+
+def _may_read(session: Session, table: str) -> bool:
+    try:
+        session.execute(f"SELECT 1 FROM {table_name(*pair_of(table))} LIMIT 0")  # noqa: S608
+    except pymysql.MySQLError as error:
+        if error.args and error.args[0] in _REFUSED:
+            return False
+        raise
+    return True
+
+
+class DatabaseWatch:
+    """One session that is asked again and again: MySQL's and MariaDB's `LogWatch`."""
+
+    def __init__(self, database: DatabaseConfig, name: str, *, within: timedelta) -> None:
+        self._kept = KeptSession(
+            database, name=f"lakemark {name} watch", statement_timeout=within, lock_timeout=within
+        )
+
+    def reader(self) -> LogReader | None:
+        """See `LogWatch`: the server keeps its log for nobody."""
+        return None
+
+    def there(self, tables: frozenset[str]) -> frozenset[str]:
+        """See `LogWatch`."""
+        pairs = [pair_of(table) for table in sorted(tables)]
+        if not pairs:
+            return frozenset()
+        places = ", ".join(["(%s, %s)"] * len(pairs))
+        query = f"{_NAMES} WHERE (table_schema, table_name) IN ({places})"
+        rows = self._rows(query, [part for pair in pairs for part in pair])
+        return frozenset(text_of(*row) for row in rows)
+
+    def close(self) -> None:
+        """See `LogWatch`."""
+        self._kept.drop()
+
+    def _rows(self, query: str, parameters: Sequence[object]) -> list[tuple[str, ...]]:
+        try:
+            with translated():
+                return self._kept.get().execute(query, parameters)
+        except LakemarkError:
+            self._kept.drop()
+            raise

@@ -1,0 +1,141 @@
+"""MariaDB, the whole way: events and snapshots into tables, equal to what the server says."""
+
+import threading
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakemark.settings.config import load
+from lakemark.sink.names import folder_of
+from stack.database import Database
+from stack.processes import StackError, wait_for
+from tests.kit.running import STATE_S, Running
+from tests.kit.servers import on
+from tests.kit.snapshots import Snapshots
+from tests.kit.watched_table import duckdb_rows
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+EACH = on("mariadb-11.4", "mariadb-10.11")
+ORDERS = """
+CREATE TABLE orders (
+    id int PRIMARY KEY, note varchar(100), amount decimal(12, 2), big bigint unsigned,
+    at datetime(6), t time(3), flag tinyint(1), raw varbinary(20), kind enum('a', 'b', 'c')
+)
+"""
+INSERT = (
+    "INSERT INTO orders SELECT seq, CONCAT('note ', seq), seq / 3, 18446744073709551615 - seq,"
+    " TIMESTAMP('2026-01-01 10:00:00.000001') + INTERVAL seq SECOND, SEC_TO_TIME(CAST(seq AS SIGNED) * 1000 - 5000),"
+    " seq % 3, UNHEX(HEX(seq)), ELT(1 + seq % 3, 'a', 'b', 'c') FROM seq_{}_to_{}"
+)
+
+
+class Shop:
+    """A database with one table, its connector, and lakemark."""
+
+    def __init__(self, database: Database, directory: Path, mode: str) -> None:
+        self.database = database
+        database.execute(ORDERS)
+        database.execute(INSERT.format(1, 300))
+        database.start_connector({"snapshot.mode": mode})
+        sections = {"snapshot": {"chunk_rows": 40, "repair_interval": "5s"}}
+        self.running = Running(database, directory, sections)
+
+    def source(self, table: str = "orders") -> list[tuple[Any, ...]]:
+        """The rows as the server says them, in the order of their key."""
+        return sorted(map(_plain, self.database.execute(f"SELECT * FROM {table}")))
+
+    def lake(self, table: str = "orders") -> list[tuple[Any, ...]]:
+        """The rows as DuckDB reads the Delta table's files, likewise."""
+        name = f"{self.database.name}.{table}"
+        version = self.running.version(name)
+        path = folder_of(load(self.running.lakemark.config).lake, name)
+        rows = [] if version < 0 else duckdb_rows(path, "* EXCLUDE (_cdc)", version)
+        return sorted(map(_plain, rows))
+
+    def wait_equal(self) -> None:
+        try:
+            wait_for(lambda: self.lake() == self.source(), STATE_S, "the table to be equal")
+        except StackError as error:
+            lake, source = set(self.lake()), set(self.source())
+            raise StackError(
+                f"{error}; lake only {sorted(lake - source)[:3]}, source only"
+                f" {sorted(source - lake)[:3]}\n{self.running.lakemark.log_tail(20)}"
+            ) from error
+
+
+def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(_value(value) for value in row)
+
+
+def _value(value: Any) -> Any:
+    if hasattr(value, "total_seconds"):  # PyMySQL's times; the lake has their text
+        micros = round(value.total_seconds() * 1_000_000)
+        sign, micros = ("-" if micros < 0 else ""), abs(micros)
+        seconds, fraction = divmod(micros, 1_000_000)
+        return f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{fraction:06}"
+    return Decimal(value) if isinstance(value, int) else value
+
+
+@EACH
+def test_events_make_a_table_that_is_equal(any_database: Database, tmp_path: Path):
+    """Rows of the connector's own snapshot, and every kind of change after it."""
+    shop = Shop(any_database, tmp_path, "initial")
+    any_database.execute("UPDATE orders SET note = NULL, t = '-12:00:00.5' WHERE id % 7 = 0")
+    any_database.execute("DELETE FROM orders WHERE id % 11 = 0")
+    any_database.execute("UPDATE orders SET id = id + 1000 WHERE id < 20")
+    with any_database.connect() as connection, connection.transaction():
+        connection.execute("UPDATE orders SET id = 5000 WHERE id = 30")
+        connection.execute("UPDATE orders SET id = 30 WHERE id = 31")
+        connection.execute("UPDATE orders SET id = 31 WHERE id = 5000")
+    with shop.running:
+        shop.running.lakemark.start()
+        shop.wait_equal()
+        any_database.execute("TRUNCATE TABLE orders")
+        any_database.execute(INSERT.format(10, 60))
+        shop.wait_equal()
+
+
+@EACH
+def test_a_snapshot_beside_the_stream_is_equal(any_database: Database, tmp_path: Path):
+    """Nothing is written into the database for it, and writers go on all the while."""
+    shop = Shop(any_database, tmp_path, "no_data")
+    with shop.running as running:
+        running.lakemark.start()
+        with Writers(any_database), Snapshots(running) as snapshots:
+            snapshots.run(f"{any_database.name}.orders")
+        shop.wait_equal()
+    signals = any_database.execute("SELECT count(*) FROM debezium_signal")
+    assert signals == [(0,)], "a read knows its place in the log"
+
+
+class Writers:
+    """Three writers that change rows of the table while the block runs."""
+
+    def __init__(self, database: Database) -> None:
+        self.database, self.ended = database, threading.Event()
+        self.threads = [threading.Thread(target=self._write, args=(n,)) for n in range(3)]
+
+    def __enter__(self) -> None:
+        for thread in self.threads:
+            thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        for thread in self.threads:
+            thread.join()
+
+    def _write(self, number: int) -> None:
+        with self.database.connect() as connection:
+            turn = 0
+            while not self.ended.wait(0.005):
+                turn += 1
+                key = (turn * 7 + number * 101) % 330
+                connection.execute("DELETE FROM orders WHERE id = %s", [key])
+                if turn % 3:
+                    connection.execute(
+                        "INSERT IGNORE INTO orders (id, note, amount) VALUES (%s, %s, %s)",
+                        [key, f"{number}/{turn}", turn],
+                    )

@@ -1,0 +1,134 @@
+"""What a server and its tables have to be, and what is said where they are not."""
+
+import pytest
+
+from lakemark.connectors.mysql import checks_server, checks_tables
+from lakemark.connectors.mysql.checks_server import DatabaseFacts, ServerFacts, SignalTable
+from lakemark.connectors.mysql.checks_tables import Relation
+from lakemark.connectors.mysql.connector_settings import MARIADB_TRAITS, TRAITS
+from lakemark.model.findings import Verdict
+
+GOOD = {
+    "log_bin": "ON",
+    "binlog_format": "ROW",
+    "binlog_row_image": "FULL",
+    "log_bin_compress": "OFF",
+    "log_slave_updates": "ON",
+    "gtid_strict_mode": "ON",
+    "expire_logs_days": "10.000000",
+    "server_id": "104",
+}
+
+
+def of_server(*, reader="5501", signal=None, is_mariadb=True, **variables):
+    server = ServerFacts(
+        "localhost:3306", "lakemark@%", "11.4.5", is_mariadb, GOOD | variables, 0.1
+    )
+    return checks_server.findings(DatabaseFacts(server, reader, signal))
+
+
+def bad(findings):
+    return {(one.check, one.verdict) for one in findings if one.verdict is not Verdict.OK}
+
+
+def test_a_server_as_it_should_be_has_nothing_to_say():
+    found = of_server(signal=SignalTable("shop.signals", 3))
+    assert bad(found) == set()
+    assert {one.check for one in found} == {*checks_server.CHECKS, "clock"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "check", "verdict"),
+    [
+        ({"log_bin": "OFF"}, "binary log", Verdict.ERROR),
+        ({"binlog_format": "MIXED"}, "binary log", Verdict.ERROR),
+        ({"binlog_row_image": "MINIMAL"}, "row image", Verdict.ERROR),
+        ({"binlog_row_image": "NOBLOB"}, "row image", Verdict.ERROR),
+        ({"binlog_row_value_options": "PARTIAL_JSON"}, "row image", Verdict.ERROR),
+        ({"log_bin_compress": "ON"}, "log compression", Verdict.ERROR),
+        ({"binlog_order_commits": "OFF"}, "commit order", Verdict.ERROR),
+        ({"gtid_strict_mode": "OFF"}, "replication", Verdict.WARNING),
+        ({"read_only": "ON", "log_slave_updates": "OFF"}, "replication", Verdict.ERROR),
+        ({"binlog_expire_logs_seconds": "3600"}, "log retention", Verdict.WARNING),
+        ({"server_id": "5501"}, "server id", Verdict.ERROR),
+    ],
+)
+def test_what_loses_events_or_stops_the_connector_is_said_with_its_mend(variables, check, verdict):
+    found = of_server(**variables)
+    assert bad(found) == {(check, verdict)}
+    (one,) = (one for one in found if one.verdict is not Verdict.OK)
+    assert one.mend
+
+
+@pytest.mark.parametrize("columns", [0, 2])
+def test_a_signal_table_that_takes_no_rows_is_an_error(columns):
+    found = of_server(signal=SignalTable("shop.signals", columns))
+    assert bad(found) == {("signal table", Verdict.ERROR)}
+    assert "CREATE TABLE `shop`.`signals`" in found[-1].mend
+
+
+def of_tables(*relations, is_mariadb=True, lost=False, chosen=True):
+    return checks_tables.findings(
+        relations, user="u", is_mariadb=is_mariadb, generated_lost=lost, chosen=chosen
+    )
+
+
+FINE = Relation("shop.orders", key=("id",), types=(("id", "int"),))
+
+
+def test_tables_as_they_should_be():
+    found = of_tables(FINE)
+    assert bad(found) == set()
+    assert {one.check for one in found} == {*checks_tables.CHECKS}
+
+
+@pytest.mark.parametrize(
+    ("relation", "expected"),
+    [
+        ({"select": False}, {("select", Verdict.ERROR)}),
+        ({"key": ()}, {("key", Verdict.ERROR)}),
+        ({"types": (("a", "inet6"),)}, {("columns", Verdict.ERROR)}),
+        ({"generated": ("g",)}, set()),
+        ({"changed_unseen": ("fk",)}, {("cascades", Verdict.WARNING)}),
+    ],
+)
+def test_what_a_table_lacks(relation, expected):
+    changed = Relation(**{"table": "shop.orders", "key": ("id",), **relation})
+    assert bad(of_tables(changed)) == expected
+
+
+def test_generated_columns_stop_the_connector_where_the_log_lacks_them():
+    changed = Relation("shop.orders", key=("id",), generated=("g",))
+    assert bad(of_tables(changed, lost=True)) == {("columns", Verdict.ERROR)}
+
+
+def test_mysql_sends_what_a_cascade_does():
+    changed = Relation("shop.child", key=("id",), changed_unseen=("fk",))
+    assert "cascades" not in {one.check for one in of_tables(changed, is_mariadb=False)}
+
+
+def test_a_view_that_is_named_is_a_mistake_and_no_table_is_an_error():
+    view = Relation("shop.v", is_view=True)
+    assert bad(of_tables(view)) == {("tables", Verdict.WARNING), ("tables", Verdict.ERROR)}
+    assert bad(of_tables(FINE, view, chosen=False)) == set()
+
+
+def test_settings_that_lose_events_are_warned_of():
+    settings = {
+        "event.deserialization.failure.handling.mode": "warn",
+        "inconsistent.schema.handling.mode": "skip",
+        "snapshot.locking.mode": "none",
+        "include.schema.changes": "false",
+    }
+    assert {problem.path for problem in TRAITS.problems(settings)} == {*settings}
+    assert [*TRAITS.problems({})] == []
+    (finding,) = MARIADB_TRAITS.findings({"provide.transaction.metadata": "false"})
+    assert finding.verdict is Verdict.WARNING
+    (finding,) = MARIADB_TRAITS.findings({"provide.transaction.metadata": "TRUE"})
+    assert finding.verdict is Verdict.OK
+
+
+def test_the_schemes_of_the_two_are_their_own():
+    assert TRAITS.is_of("mysql://localhost/shop")
+    assert not TRAITS.is_of("mariadb://localhost/shop")
+    assert MARIADB_TRAITS.is_of("MariaDB://localhost/shop")
