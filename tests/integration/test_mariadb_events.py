@@ -2,11 +2,14 @@
 
 import json
 import re
+from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from stack.database import Database
+from stack.mysql import LocalBinlogServer
 from stack.processes import wait_for
 from tests.kit.servers import ends_servers, on
 
@@ -128,3 +131,57 @@ def test_a_connector_goes_on_after_its_server_and_connect_were_killed(any_databa
         )
     finally:
         records.close()
+
+
+@pytest.fixture
+def replica(any_database: Database, tmp_path: Path) -> Iterator[LocalBinlogServer]:
+    """A second server, which follows the one of the test's database."""
+    second = any_database.server.sibling(tmp_path / "replica", number=2)
+    second.start()
+    try:
+        second.follow(any_database.server)
+        yield second
+    finally:
+        second.kill()
+
+
+@EACH
+def test_a_replica_has_what_its_primary_has_and_then_its_own(
+    any_database: Database, replica: LocalBinlogServer
+):
+    any_database.execute(CUSTOMERS)
+    any_database.execute("INSERT INTO customers VALUES (1, 'Ada')")
+    replica.wait_for(any_database.server)
+    replica.promote()
+    any_database.execute("INSERT INTO customers VALUES (2, 'not there')")
+    with replica.connect(any_database.name) as connection:
+        connection.execute("INSERT INTO customers VALUES (3, 'Grace')")
+        found = connection.execute("SELECT id, name, @@server_id FROM customers").fetchall()
+    assert sorted(found) == [(1, "Ada", 2), (3, "Grace", 2)]
+
+
+@on("mysql-9.7")
+def test_a_connector_goes_on_by_gtid_at_a_promoted_replica(
+    any_database: Database, replica: LocalBinlogServer
+):
+    database = any_database
+    database.execute(CUSTOMERS)
+    database.start_connector()
+    database.execute("INSERT INTO customers VALUES (1, 'Ada')")
+    first = events(database, "customers", count=1)
+    primary = database.server
+    replica.wait_for(primary)
+    replica.promote()
+    database.server = replica
+    try:
+        database.start_connector()
+        database.execute("INSERT INTO customers VALUES (2, 'Grace')")
+        found = events(database, "customers", count=2)
+    finally:
+        database.server = primary
+    assert [e["after"]["id"] for e in found] == [1, 2]
+    (uuid, one), (other, two) = (e["source"]["gtid"].split(":") for e in found)
+    assert uuid != other
+    assert (int(one) > 1, int(two)) == (True, 1)
+    assert first[0]["source"]["server_id"] == 1
+    assert {e["source"]["server_id"] for e in found} == {1, 2}

@@ -40,6 +40,26 @@ def test_a_row_written_to_any_database_arrives_in_kafka(any_database: Database):
     assert found == [("c", 2, "Grace"), ("r", 1, "Ada")]
 
 
+@on()
+def test_a_stopped_connector_goes_on_where_it_was(any_database: Database):
+    database = any_database
+    database.execute(CUSTOMERS)
+    database.start_connector()
+    database.execute("INSERT INTO customers VALUES (1, 'Ada')")
+    kafka, topic = database.stack.kafka, database.topic("customers")
+    kafka.read(topic, count=1)
+
+    database.stop_connector()
+    wait_for(lambda: database._reader() is None, 60, "the server to send the log no longer")
+    database.execute("INSERT INTO customers VALUES (2, 'Grace')")
+    database.resume_connector()
+    assert database._reader() is not None
+    database.restart_connector()
+
+    found = {value["after"]["id"]: value["op"] for value in values(kafka.read(topic, count=2))}
+    assert found == {1: "c", 2: "c"}
+
+
 def test_connect_serves_the_committed_offset_of_the_connector(database: Database):
     database.execute(CUSTOMERS)
     database.start_connector()
