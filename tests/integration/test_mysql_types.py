@@ -6,8 +6,10 @@ from decimal import Decimal
 import pytest
 
 from lakemark.connectors.mysql.catalog import CATALOG_SQL, from_catalog, key_of, tables_of
+from lakemark.converters.json.keys import canonical_keys
 from lakemark.converters.json.rows import decode_rows
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key import canonical_from_columns
 from stack.database import Database
 from tests.kit.mysql_types import ENCODE, MODES, catalog
 from tests.kit.servers import on
@@ -172,6 +174,71 @@ def test_rows_of_the_log_and_of_a_snapshot_have_the_same_exact_values(any_databa
         empty | {"c_year": 0},
         empty,
     ]
+
+
+KEYS = {
+    "bigint unsigned": (["18446744073709551615", "7"], [b'["18446744073709551615"]', b'["7"]']),
+    "int unsigned": (["4294967295"], [b"[4294967295]"]),
+    "decimal(10,2)": (["1.50", "-2"], [b'["1.5"]', b'["-2"]']),
+    "varchar(20)": (["'vär€😀\\\\\"'", "''"], ['["vär€😀\\\\\\""]'.encode(), b'[""]']),
+    "char(4)": (["'ab  '"], [b'["ab"]']),
+    "varbinary(9)": (["x'00ff00'"], [b'["AP8A"]']),
+    "binary(4)": (["x'01'"], [b'["AQAAAA=="]']),
+    "enum('x','y')": (["'y'"], [b'["y"]']),
+    "set('x','y')": (["'y,x'"], [b'["x,y"]']),
+    "time(3)": (["'-838:59:59'", "'30:00:00.5'"], [b'["-838:59:59.000000"]', b'["30:00:00.500000"]']),
+    "datetime(6)": (["'2026-11-26 12:34:56.7'"], [b"[1795696496700000]"]),
+    "timestamp(3)": (["'2026-11-26 12:34:56.7'"], [b"[1795696496700000]"]),
+    "date": (["'9999-12-31'"], [b"[2932896]"]),
+    "bit(12)": (["b'100000000001'"], [b'["AQg="]']),
+}  # fmt: skip
+"""By type of a key: values in SQL, and canonical keys."""
+
+
+@on("mariadb-11.4", "mysql-9.7")
+def test_keys_of_records_are_those_of_rows_byte_for_byte(any_database: Database):
+    database = any_database
+    kinds = {f"t{number}": kind for number, kind in enumerate(KEYS)}
+    with database.connect() as connection:
+        connection.execute("SET time_zone = '+00:00'")
+        for table, kind in kinds.items():
+            connection.execute(f"CREATE TABLE {table} (k {kind} NOT NULL PRIMARY KEY, v int)")
+        database.start_connector()
+        for table, kind in kinds.items():
+            for value in KEYS[kind][0]:
+                connection.execute(f"INSERT INTO {table} VALUES ({value}, 1)")
+    modes = HandlingModes.from_connector(database.config)
+    found = {}
+    for table, columns in described(database, *kinds).items():
+        name, connector = database.identifier(table), database.server.connector
+        schema = from_catalog(name, columns, ["k"], modes, connector=connector)
+        expected = KEYS[kinds[table]][1]
+        records = database.stack.kafka.read(database.topic(table), count=len(expected))
+        images = [json.loads(r.value(), parse_float=Decimal)["after"] for r in records]
+        rows = decode_rows(list(map(ENCODE, images)), schema, modes)
+        typed = canonical_from_columns([rows.columns.field("k")], [schema.column("k")])
+        assert canonical_keys([r.key() for r in records], schema) == typed.to_pylist()
+        assert schema.key_fault(modes) is None
+        found[kinds[table]] = sorted(typed.to_pylist())
+    assert found == {kind: sorted(keys) for kind, (_, keys) in KEYS.items()}
+
+
+@on("mariadb-11.4", "mysql-9.7")
+def test_a_key_in_another_spelling_is_another_key(any_database: Database):
+    """The collation calls them equal; the row has one spelling at a time, and each is an event."""
+    database = any_database
+    database.execute("CREATE TABLE t (k varchar(9) NOT NULL PRIMARY KEY, v int)")
+    database.start_connector()
+    with database.connect() as connection:
+        connection.execute("INSERT INTO t VALUES ('ada', 1)")
+        connection.execute("UPDATE t SET k = 'Ada' WHERE k = 'ADA'")
+        connection.execute("REPLACE INTO t VALUES ('ádá', 2)")
+        connection.execute("UPDATE t SET k = 'ada ' WHERE v = 2")
+    records = database.stack.kafka.read(database.topic("t"), count=10)
+    events = [(json.loads(r.key())["k"], json.loads(r.value())["op"]) for r in records if r.value()]
+    spellings = ("ada", "Ada", "ádá", "ada ")
+    created, deleted = [(k, "c") for k in spellings], [(k, "d") for k in spellings[:-1]]
+    assert sorted(events) == sorted([*created, *deleted])
 
 
 @on("mariadb-11.4", "mysql-9.7")

@@ -1,9 +1,12 @@
 """The values that the connectors of MySQL and MariaDB write otherwise than the databases have them.
 
-See `lakemark.model.value_rules`. What nobody can mend: a date with a year below 100, to which
-``enable.time.adjuster`` adds a century; a zero date in a column that is NOT NULL, which comes as
-1970-01-01; times below zero or of more than a day where ``time.precision.mode`` is connect or
-isostring, and years after 2262 where it is nanoseconds, which come as null.
+See `lakemark.model.value_rules`. What nobody can mend, as the connector's snapshots write it, too:
+
+- a date with a year below 100, to which ``enable.time.adjuster`` adds a century
+- a zero date in a column that is NOT NULL, also a partial one: it is 1970-01-01
+- times below zero or of a day and more where ``time.precision.mode`` is connect or isostring, years
+  after 2262 where it is nanoseconds: null; of a column that is NOT NULL the connector stops there
+- dates and times, and bytes, inside of JSON: the connector writes them in its own way
 """
 
 from collections.abc import Mapping
