@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+import pymysql
 import structlog
 
 from lakemark.connectors.mysql.catalog import (
@@ -16,12 +17,13 @@ from lakemark.connectors.mysql.catalog import (
     tables_of,
 )
 from lakemark.connectors.mysql.connector_settings import MARIADB, MYSQL
-from lakemark.connectors.mysql.mysql_errors import translated
+from lakemark.connectors.mysql.mysql_errors import number_of, translated
 from lakemark.connectors.mysql.mysql_session import Session, connect
 from lakemark.connectors.mysql.names import table_name
 from lakemark.connectors.table_choice import key_columns, wants_column
-from lakemark.errors import TableError
+from lakemark.errors import RefusedError, TableError
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.key_ranges import Condition
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import DatabaseConfig
 from lakemark.settings.table_id import pair_of, text_of
@@ -200,11 +202,7 @@ def _described(
     if engines and not kept:
         raise not_a_table(table)
     if not engines:
-        raise TableError(
-            f"{table} cannot be read: table-gone",
-            code="table-gone",
-            hint="correct the name, or take the table out of the configuration",
-        )
+        raise _gone(table)
     ((_, columns, key),) = kept
     schema = from_catalog(table, columns, key, modes, connector=_connector(session))
     by_name = {column.name: column for column in columns}
@@ -214,6 +212,46 @@ def _described(
 
 def _connector(session: Session) -> str:
     return MARIADB if session.is_mariadb else MYSQL
+
+
+def column_names(session: Session, table: str) -> list[str]:
+    """Return the names of a table's columns, in its order.
+
+    Raises:
+        TableError: ``table-gone``: there is none.
+        pymysql.MySQLError: whatever the session raises.
+    """
+    names = [name for (name,) in session.execute(_NAMES, pair_of(table))]
+    if not names:
+        raise _gone(table)
+    return names
+
+
+def try_condition(session: Session, table: str, condition: Condition) -> None:
+    """Let the server plan a read of the rows for which a condition holds.
+
+    Raises:
+        RefusedError: ``bad-condition``: it refuses it.
+        pymysql.MySQLError: whatever else the session raises.
+    """
+    source = table_name(*pair_of(table)).replace("%", "%%")
+    query = f"SELECT 1 FROM {source} WHERE {condition.sql} LIMIT 0"  # noqa: S608 (quoted, bound)
+    try:
+        session.execute(query, condition.parameters)
+    except (pymysql.ProgrammingError, pymysql.DataError) as error:
+        raise RefusedError(
+            f"the database does not take the filter for {table}: error {number_of(error)}",
+            code="bad-condition",
+            hint="compare each column with literals of its type",
+        ) from error
+
+
+def _gone(table: str) -> TableError:
+    return TableError(
+        f"{table} cannot be read: table-gone",
+        code="table-gone",
+        hint="correct the name, or take the table out of the configuration",
+    )
 
 
 def _all_tables(session: Session) -> list[str]:

@@ -49,7 +49,7 @@ from lakemark.connectors.mysql.mysql_url import DatabaseAddress
 from lakemark.connectors.mysql.mysql_windows import log_end
 from lakemark.connectors.mysql.planned_tables import planned_tables
 from lakemark.connectors.refusals import Refusal
-from lakemark.errors import LakemarkError, RefusedError
+from lakemark.errors import LakemarkError
 from lakemark.model.columns import Column
 from lakemark.model.findings import unchecked
 from lakemark.model.handling_modes import HandlingModes
@@ -81,7 +81,9 @@ class MariaDbDatabase(Database):
     @staticmethod
     def check_condition(text: str) -> None:
         """See `Database`."""
-        raise _no_conditions(text)
+        from lakemark.connectors.mysql.conditions import check  # noqa: PLC0415 - slow, and seldom needed
+
+        check(text)
 
     @staticmethod
     def check_file(file: Path) -> None:
@@ -220,14 +222,6 @@ def _ours(look: CatalogLook) -> SourceFacts:
     return look
 
 
-def _no_conditions(text: str) -> RefusedError:
-    return RefusedError(
-        f"a filter of {len(text)} characters was given, and snapshots of MariaDB take none yet",
-        code="condition-not-allowed",
-        hint="send the signal again without additional-conditions",
-    )
-
-
 class MariaDbWindows:
     """MariaDB's `WindowWriter`: it writes nothing, and says where the log ends."""
 
@@ -263,13 +257,24 @@ class MariaDbQuestions:
         self.kept = KeptSession(
             access.config, name=name, statement_timeout=_BRIEF_TIMEOUT, lock_timeout=BRIEFLY
         )
+        self._tried: dict[tuple[str, str], Condition] = {}
 
-    def condition(self, table: str, text: str) -> Condition:  # noqa: ARG002
+    def condition(self, table: str, text: str) -> Condition:
         """See `TableQuestions`."""
-        raise _no_conditions(text)
+        from lakemark.connectors.mysql.conditions import rebuilt  # noqa: PLC0415 - slow, and seldom needed
+
+        found = self._tried.get((table, text))
+        if found is None:
+            with translated(table):
+                names = mysql_catalog.column_names(self.kept.get(), table)
+                found = rebuilt(text, table=table, columns=names)
+                mysql_catalog.try_condition(self.kept.get(), table, found)
+            self._tried[table, text] = found
+        return found
 
     def forget(self) -> None:
-        """See `TableQuestions`: nothing is remembered."""
+        """See `TableQuestions`."""
+        self._tried.clear()
 
     def key_columns(self, table: str) -> list[Column]:
         """See `TableQuestions`."""
