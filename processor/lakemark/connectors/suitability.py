@@ -291,6 +291,7 @@ def _modes(settings: Mapping[str, str]) -> Iterator[Mistake]:
         "connect": "cuts times and timestamps to milliseconds",
         "isostring": "cannot say the time 24:00: it is lost",
         "structured": "cannot say the time 24:00: it is lost",
+        "nanoseconds": "cannot say timestamps before 1678 or after 2261: they are lost",
     }.get(modes.time_precision)
     if does:
         yield _warning(

@@ -24,6 +24,7 @@ def warnings(found) -> dict[str, str]:
         ("time.precision.mode", "connect", "milliseconds"),
         ("time.precision.mode", "isostring", "24:00"),
         ("time.precision.mode", "structured", "24:00"),
+        ("time.precision.mode", "nanoseconds", "2261"),
     ],
 )
 def test_modes_that_lose_something_are_warned_of(setting, value, words):
