@@ -5,7 +5,8 @@ See `lakemark.model.value_rules`. What nobody can mend, as the connector's snaps
 - a date with a year below 100, to which ``enable.time.adjuster`` adds a century
 - a zero date in a column that is NOT NULL, also a partial one: it is 1970-01-01
 - times below zero or of a day and more where ``time.precision.mode`` is connect or isostring, years
-  after 2262 where it is nanoseconds: null; of a column that is NOT NULL the connector stops there
+  before 1678 and after 2261 where it is nanoseconds: null; of a column that is NOT NULL the
+  connector stops there. MariaDB's connector (3.5.0) writes another year in nanoseconds instead
 - dates and times, and bytes, inside of JSON: the connector writes them in its own way
 """
 
