@@ -35,7 +35,6 @@ _SPACES: Final = rf"(?s)({_STRING})|\s+"
 _LEAST: Final = Decimal("0.001")  # from here on, and below the next, all print doubles alike
 _ALIKE_BELOW: Final = 10**7
 _WHOLE_BELOW: Final = 10**21
-_DOUBLES_BELOW: Final = 10**15  # that the server prints without exponent
 _LEAST_PLAIN: Final = -7  # power of ten
 _DIGITS: Final = 20  # of the greatest integer
 
@@ -83,8 +82,6 @@ def _number(token: str) -> str:
     double = float(token)
     if isfinite(double) and (exponent or value == Decimal(double)):
         return _double(double)
-    if token.endswith(".0") and value.copy_abs() < _DOUBLES_BELOW:
-        return token.removesuffix(".0")
     # Of a decimal, or a double that the server has printed plainly.
     return token if value.adjusted() >= _LEAST_PLAIN else _with_exponent(value)
 
