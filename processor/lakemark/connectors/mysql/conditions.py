@@ -113,8 +113,9 @@ class _Builder:
             return "TRUE" if node.this else "FALSE"
         make = _PREDICATES.get(kind)
         if make is None and kind in _COMPARISONS:
-            both = (self._operand(_only(node).this), self._operand(node.expression))
-            return f"({both[0]} {_COMPARISONS[kind]} {both[1]})"
+            _only(node, "this", "expression", "negate")
+            word = f"{'NOT ' if node.args.get('negate') else ''}{_COMPARISONS[kind]}"
+            return f"({self._operand(node.this)} {word} {self._operand(node.expression)})"
         if make is None:
             raise _not_allowed(node)
         return make(self, node)

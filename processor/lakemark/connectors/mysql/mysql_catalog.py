@@ -49,6 +49,10 @@ SELECT COALESCE(table_rows, 0), COALESCE(data_length, 0)
 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s
 """
 _COUNTER: Final = re.compile(r" AUTO_INCREMENT=\d+")
+_NAMES: Final = """
+SELECT column_name FROM information_schema.columns
+WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position
+"""
 
 
 @dataclass(frozen=True, slots=True)
