@@ -85,6 +85,12 @@ class ToyPositions:
     def one_transaction(self, before: bytes, after: bytes) -> bool:
         return parts(before)[:2] == parts(after)[:2]
 
+    def left_at(self, arrived: bytes) -> bytes:
+        return arrived
+
+    def is_ordered(self, position: bytes) -> bool:
+        return True
+
     def is_own_snapshot(self, position: bytes) -> bool:
         return parts(position)[1] == 0
 

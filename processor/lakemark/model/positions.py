@@ -93,6 +93,12 @@ class PositionRules(Protocol):
     def one_transaction(self, before: bytes, after: bytes) -> bool:
         """Return whether two positions may be of one transaction."""
 
+    def left_at(self, arrived: bytes) -> bytes:
+        """Return the position of the delete with which the key change of a create begins."""
+
+    def is_ordered(self, position: bytes) -> bool:
+        """Return whether an event's position tells its place among those of its transaction."""
+
     def is_own_snapshot(self, position: bytes) -> bool:
         """Return whether a row of the connector's own snapshot has this position."""
 
@@ -200,6 +206,16 @@ def is_of_stream(position: bytes) -> bool:
 def one_transaction(before: bytes, after: bytes) -> bool:
     """See `PositionRules`."""
     return before[0] == after[0] and _rules(before[0]).one_transaction(before, after)
+
+
+def left_at(arrived: bytes) -> bytes:
+    """See `PositionRules`."""
+    return _rules(arrived[0]).left_at(arrived)
+
+
+def is_ordered(position: bytes) -> bool:
+    """See `PositionRules`."""
+    return _rules(position[0]).is_ordered(position)
 
 
 def is_own_snapshot(position: bytes) -> bool:

@@ -17,7 +17,7 @@ from lakemark.model.net_change import KeyArrived, KeyLeft, NetChange, RowState, 
 from lakemark.sink.row_images import RowImages
 
 Same = Callable[[NetChange, NetChange], bool]
-KeyChange = tuple[bytes, bytes]  # new key and position name it
+KeyChange = tuple[bytes, bytes]  # new key and position of the delete name it
 
 
 def below(position: bytes, truncated_at: bytes | None) -> bool:
@@ -136,12 +136,14 @@ class PendingKeyChanges:
             if not isinstance(step, NetChange) and step.net.position <= self.applied_close:
                 left = None  # the row may be ahead of this step
                 self._doubt(key, step)
+            if not isinstance(step, NetChange) and not positions.is_ordered(step.net.position):
+                self._doubt(key, step)  # what else its transaction did to these keys is not known
             if self.stale is None or key in self.stale:
                 left = None  # what misses an event has nothing to give
             if isinstance(step, KeyLeft) and step.new_key is not None:
                 self._leave((step.new_key, step.net.position), key, left)
             elif isinstance(step, KeyArrived) and after is not state:
-                self.awaited[key, step.net.position] = (step.old_key, step.net.row)
+                self.awaited[_arrived(key, step.net.position)] = (step.old_key, step.net.row)
             if after is not state and _is_back(after.row, step):
                 self.reread.add(key)  # a sweep may be past its position, and no chunk's row counts
             if after is not state and self._may_be_of_another(state, step):
@@ -195,7 +197,7 @@ class PendingKeyChanges:
         arriving = self.special.get(step.new_key)
         return not any(
             isinstance(other, KeyArrived)
-            and other.net.position == step.net.position
+            and positions.left_at(other.net.position) == step.net.position
             and self.pool.whole(other.net)
             for other in (arriving.steps if arriving else ())
         )
@@ -217,7 +219,7 @@ class PendingKeyChanges:
         """`row` with the columns that the move it arrived by can give."""
         if row is None or row.barrier is None or not row.unavailable:
             return row
-        source = self.moved.get((key, row.barrier))
+        source = self.moved.get(_arrived(key, row.barrier))
         if source is None or source.image is None:
             return row
         left = row.unavailable & source.image.unavailable
@@ -270,7 +272,7 @@ class PendingKeyChanges:
             if moved is None or (
                 image is not None
                 and partial
-                and (moved.old_key, image.barrier or b"") in open_changes
+                and _arrived(moved.old_key, image.barrier) in open_changes
             ):
                 open_changes.add(change)
             elif change in self.awaited:
@@ -295,10 +297,15 @@ class PendingKeyChanges:
                 items.append(
                     change_batch.PacketRecord(change_batch.DISPLACED, key, position, found)
                 )
-        self.reread |= {key for key, at in self.partial.items() if (key, at or b"") not in kept}
+        self.reread |= {key for key, at in self.partial.items() if _arrived(key, at) not in kept}
         if not items:
             return None
         return change_batch.build(items, self.pool.rows(), table="", key_columns=self.pool.key)
+
+
+def _arrived(key: bytes, position: bytes | None) -> KeyChange:
+    """Return the key change by which a row arrived at a position; that of none without one."""
+    return key, positions.left_at(position) if position else b""
 
 
 def _unlike(_row: NetChange, _image: NetChange) -> bool:

@@ -35,6 +35,7 @@ _FILE: Final = re.compile(r".*\.([0-9]{1,10})", re.DOTALL)
 _MOST_FILE: Final = (1 << 23) - 1  # 23 and 40 bits: file and place in a signed word
 _MOST_POS: Final = (1 << 40) - 1
 _MOST_ORDER: Final = (1 << 32) - 2
+_UNTOLD: Final = 1  # order of an event where nobody tells it; the first one of a transaction has 2
 
 
 def pack(epoch: int, file: int, pos: int, order: int = 0) -> bytes:
@@ -126,6 +127,15 @@ class MySqlPositions:
         """
         return before == after
 
+    def left_at(self, arrived: bytes) -> bytes:
+        """See `PositionRules`: of the same place, and one before it where their order is told."""
+        order = int.from_bytes(arrived[16:])
+        return arrived if order <= _UNTOLD else arrived[:16] + (order - 1).to_bytes(4)
+
+    def is_ordered(self, position: bytes) -> bool:
+        """See `PositionRules`: not where the connector sends no metadata of transactions."""
+        return int.from_bytes(position[16:]) != _UNTOLD
+
     def is_own_snapshot(self, position: bytes) -> bool:
         """See `PositionRules`."""
         return position[4:8] == bytes(4)
@@ -199,7 +209,7 @@ POSITIONS: Final = MySqlPositions()
 
 def _order(total_order: int | None) -> int:
     """Return the order of an event in its transaction; 1 for all where nobody tells it."""
-    return 1 if total_order is None else min(max(total_order, 0), _MOST_ORDER) + 1
+    return _UNTOLD if total_order is None else min(max(total_order, 0), _MOST_ORDER) + 1
 
 
 def _read(epoch: int, kind: int, file: int, pos: int) -> bytes:

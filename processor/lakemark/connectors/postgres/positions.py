@@ -109,6 +109,14 @@ class PostgresPositions:
         one, other = unpack(before), unpack(after)
         return one[:2] == other[:2] or (_is_first(*one[1:]) and _is_first(*other[1:]))
 
+    def left_at(self, arrived: bytes) -> bytes:
+        """See `PositionRules`: one entry of the log makes both events."""
+        return arrived
+
+    def is_ordered(self, position: bytes) -> bool:  # noqa: ARG002
+        """See `PositionRules`: each change has its own place in the log."""
+        return True
+
     def is_own_snapshot(self, position: bytes) -> bool:
         """See `PositionRules`: major 0."""
         return position[4:12] == bytes(8)
