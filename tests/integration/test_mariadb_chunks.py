@@ -1,5 +1,6 @@
 """Chunks of MariaDB's tables: every type, every kind of key, and what may happen meanwhile."""
 
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ from lakemark.errors import ConfigError, DependencyError, LakemarkError, TableEr
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import WHOLE, Condition, halves
 from lakemark.settings.config import DatabaseConfig
-from lakemark.settings.layers import LoginRefused
+from lakemark.settings.layers import InvalidConfig, LoginRefused
+from stack.mariadb import MariaDb
 
 pytestmark = pytest.mark.integration
 
@@ -514,3 +516,63 @@ def test_who_may_not_read_is_told_which_statement_lets_him(mariadb, sql):
     with pytest.raises(DependencyError) as away:
         MariaDbReader(access(DatabaseConfig(url="mariadb://root@127.0.0.1:9"))).read(T)
     assert away.value.code == "database-unavailable"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory) -> tuple[str, str]:
+    """Files of a certificate for 127.0.0.1 that is its own authority, and of its key."""
+    folder = tmp_path_factory.mktemp("certificate")
+    files = (str(folder / "certificate.pem"), str(folder / "key.pem"))
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "9"]
+    names = ["-subj", "/CN=mariadb", "-addext", "subjectAltName=IP:127.0.0.1"]
+    to = ["-out", files[0], "-keyout", files[1]]
+    subprocess.run([*command, *names, *to], check=True, capture_output=True)
+    return files
+
+
+def test_a_connection_is_encrypted_as_the_address_says(certificate, tmp_path):
+    pem, key = certificate
+    server = MariaDb(
+        directory=tmp_path,
+        log=tmp_path / "server.log",
+        settings={"ssl": "ON", "ssl_cert": pem, "ssl_key": key},
+    )
+    server.start()
+
+    def cipher(host: str, parameters: str) -> str:
+        url = f"mariadb://root@{host}:{server.port}/?{parameters}"
+        reader = MariaDbReader(access(DatabaseConfig(url=url)))
+        try:
+            assert len(rows_of(reader)) == 50_000
+            ((_, found),) = reader.kept.get().execute("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+            return found
+        finally:
+            reader.close()
+
+    try:
+        with connect(DatabaseConfig(url=server.dsn())) as session:
+            session.execute("CREATE DATABASE shop")
+            session.execute("USE shop")
+            plain(session, 50_000)
+        assert cipher("127.0.0.1", "ssl-mode=disabled") == ""
+        assert cipher("127.0.0.1", "ssl-mode=preferred")
+        assert cipher("127.0.0.1", "ssl-mode=required")
+        assert cipher("127.0.0.1", f"ssl-ca={pem}")
+        assert cipher("localhost", f"ssl-mode=verify-ca&ssl-ca={pem}")
+        assert cipher("127.0.0.1", f"ssl-mode=verify-identity&ssl-ca={pem}")
+        for host, parameters in (
+            ("127.0.0.1", "ssl-mode=verify-ca"),  # by the machine's own authorities
+            ("localhost", f"ssl-mode=verify-identity&ssl-ca={pem}"),
+        ):
+            with pytest.raises(InvalidConfig) as caught:
+                cipher(host, parameters)
+            assert [problem.path for problem in caught.value.problems] == ["database.url"]
+    finally:
+        server.stop()
+
+
+def test_a_server_without_encryption_is_no_server_where_it_is_required(mariadb):
+    url = mariadb.url.replace("ssl-mode=disabled", "ssl-mode=required")
+    with pytest.raises(InvalidConfig) as caught:
+        MariaDbReader(access(DatabaseConfig(url=url))).read(T)
+    assert [problem.path for problem in caught.value.problems] == ["database.url"]

@@ -214,6 +214,7 @@ def test_a_chunk_holds_the_transactions_before_its_place_and_no_other(
 ):
     with connect(mariadb) as session:
         session.execute("SET GLOBAL sync_binlog = %s", [sync])
+        session.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL READ COMMITTED")  # not ours
     found = attack(mariadb, SECONDS)
     assert found["inside"] > 20, found
     assert found["files"] > 1, found

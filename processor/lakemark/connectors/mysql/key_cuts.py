@@ -71,7 +71,7 @@ def _walked(table: OpenTable, step: int, condition: Condition | None) -> Iterato
         beyond = range_condition(table.parts, KeyRange(after))
         wanted = all_of(no_nulls(table.parts), beyond, condition)
         found = key_at(table, wanted, step - 1, count=2)
-        if len(found) < 2:  # noqa: PLR2004 - nothing follows
+        if len(found) < 2 or found[0] == after:  # noqa: PLR2004 - nothing follows
             return
         after = found[0]
         yield after
