@@ -226,7 +226,7 @@ def key_texts(keys: Sequence[bytes], columns: Sequence[Column]) -> list[Boundary
     Raises:
         TableError: ``key-unreadable``: a key has another number of values than there are columns,
             or one that the database cannot be asked for (null, a nested value, a bit string, a
-            clamped date).
+            clamped date, the first of 1970, which may be a zero date).
     """
     return [_texts(key, columns) for key in keys]
 
@@ -254,6 +254,8 @@ def _text(value: Any, column: Column) -> str:
         return str(int(value))
     if value in _ENDS.get(kind, ()):
         raise ValueError("clamped")
+    if value == 0 and kind in _ENDS:
+        raise ValueError("zero date")  # as events have it, where it must not be null
     if pa.types.is_date32(kind) and isinstance(value, int):
         return (_EPOCH + timedelta(days=value)).date().isoformat()
     if pa.types.is_timestamp(kind) and isinstance(value, int):

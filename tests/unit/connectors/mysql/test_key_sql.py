@@ -145,6 +145,15 @@ def test_what_no_key_can_be_is_refused(key):
     assert (caught.value.code, bool(caught.value.hint)) == ("key-unreadable", True)
 
 
+@pytest.mark.parametrize("name", ["Date", "Timestamp", "MicroTimestamp"])
+def test_what_may_be_a_zero_date_is_not_asked_for(name):
+    wire = "int32" if name == "Date" else "int64"
+    with pytest.raises(TableError) as caught:
+        key_texts([b"[0]"], [column(wire, f"io.debezium.time.{name}")])
+    assert caught.value.code == "key-unreadable"
+    assert key_texts([b"[0]"], [column(wire)]) == [("0",)]
+
+
 def test_a_moment_is_cast_to_its_own_type():
     assert type_of("time", 3) == "TIME(3)"
     assert type_of("timestamp", 0) == "DATETIME(0)"
