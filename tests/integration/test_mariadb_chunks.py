@@ -475,6 +475,22 @@ def test_a_chunk_that_is_too_large_is_said_and_its_halves_are_read(sql, reader, 
     assert sorted(row["id"] for row in found) == [*range(1, 41)]
 
 
+def test_a_row_may_be_larger_than_a_packet_of_the_server(sql, reader):
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY, v longblob, w longtext)")
+    sql.execute(
+        "INSERT INTO t VALUES (1, 'a', 'b'), (2, REPEAT('x', 20000000), REPEAT('ä', 9000000))"
+    )
+    sql.execute("INSERT INTO t VALUES (3, REPEAT('y', 16777215), NULL), (4, NULL, '')")
+    found = [(row["id"], row["v"], row["w"]) for row in rows_of(reader)]
+    assert [(n, v and len(v), w and len(w)) for n, v, w in found[:3]] == [
+        (1, 1, 1),
+        (2, 20_000_000, 9_000_000),
+        (3, 16_777_215, None),
+    ]
+    assert found[3] == (4, None, "")
+    assert (set(found[1][1]), set(found[1][2]), set(found[2][1])) == ({120}, {"ä"}, {121})
+
+
 def test_a_session_that_was_ended_is_made_anew(sql, reader):
     plain(sql)
     rows_of(reader)

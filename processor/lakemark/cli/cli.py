@@ -127,9 +127,10 @@ def jars_command(
 @guarded
 def warm() -> int:
     """Compile what workers run compiled, and make the archive of Java's classes, once."""
+    from lakemark.connectors.registry import EXAMPLES  # noqa: PLC0415
     from lakemark.spark.warm import warm as make  # noqa: PLC0415
 
-    path, made = make()
+    path, made = make(*EXAMPLES)
     say(f"{path} {'was made' if made else 'is there already'}")
     return OK
 

@@ -35,6 +35,16 @@ CONNECTORS: Final[Mapping[str, str]] = {
 """The connectors' names by their class."""
 
 
+def _rows_of_mysql() -> None:
+    from lakemark.connectors.mysql import scan_rows  # noqa: PLC0415
+
+    scan_rows.example()
+
+
+EXAMPLES: Final[tuple[Callable[[], None], ...]] = (_rows_of_mysql,)
+"""Calls of everything compiled that is in the connectors' folders, see `compiler.ready`."""
+
+
 def _known(
     settings: Mapping[str, str] | None, database: DatabaseConfig | None
 ) -> tuple[ConnectorTraits, Callable[[], type[Database]]]:

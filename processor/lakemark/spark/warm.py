@@ -7,7 +7,7 @@ the stages of a pipeline's, over rows that Spark makes up; what needs a broker i
 
 import threading
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,16 +42,19 @@ class ArchiveError(LakemarkError):
     code = "no-class-archive"
 
 
-def warm() -> tuple[Path, bool]:
+def warm(*examples: Callable[[], None]) -> tuple[Path, bool]:
     """Return the archive for this Java and these jars; make it if there is none, and tell so.
 
     What lakemark compiles itself is then in the cache, too (`converters.compiler`).
+
+    Args:
+        examples: call what is compiled beside the reading of records, see `compiler.ready`.
 
     Raises:
         JarError: there is no Java, or a jar cannot be had.
         ArchiveError: there is none afterwards, or it lacks what a pipeline needs.
     """
-    if not fetch.ready() or compiler.KEPT is None:
+    if not (fetch.ready() and compiler.ready(*examples)) or compiler.KEPT is None:
         raise ArchiveError(
             f"what lakemark compiles cannot be kept in {cache.cache_dir()}",
             hint="see that this folder can be written and has 200 MB, or set LAKEMARK_CACHE",

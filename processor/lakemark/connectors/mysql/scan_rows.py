@@ -168,3 +168,20 @@ def cut(
             places[column] = place + size
             offsets[column, row + 1] = place + size
             valid[column, row] = there
+
+
+def example() -> None:
+    """Calls each with one row, a text and a null, and what ends the rows.
+
+    Raises:
+        RuntimeError: something else is found.
+    """
+    data = np.frombuffer(b"\3\0\0\1\1x\xfb\5\0\0\2\xfe\0\0\0\0", np.uint8).copy()
+    starts, ends, sizes = (np.zeros(2, np.int64) for _ in range(3))
+    found = walk(data, 0, len(data), starts, ends, 0)
+    if found != (CLOSED, 7, 1) or measure(data, starts, ends, 1, sizes) != 1:
+        raise RuntimeError("rows are not found")
+    texts, valid = np.zeros(1, np.uint8), np.zeros((2, 1), np.uint8)
+    cut(data, starts, 1, texts, sizes.cumsum() - sizes, np.zeros((2, 2), np.int32), valid)
+    if texts.tobytes() + valid.tobytes() != b"x\1\0":
+        raise RuntimeError("texts are not found")

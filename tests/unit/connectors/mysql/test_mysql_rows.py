@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakemark.connectors import registry
 from lakemark.connectors.mysql import mysql_rows, scan_rows
 from lakemark.connectors.mysql.mysql_rows import batches
+from lakemark.converters import compiler
 from lakemark.errors import DependencyError
 
 LONGEST = 0xFFFFFF
@@ -203,7 +205,6 @@ def test_a_statement_without_rows_is_a_mistake():
 @given(st.lists(st.tuples(TEXTS, TEXTS), max_size=20))
 def test_what_is_not_compiled_does_the_same(rows):
     scan = mysql_rows._Scan(*(f.py_func for f in mysql_rows._Scan(*_functions())))
-    mysql_rows._tried(scan)
     data = np.frombuffer(sent(rows), np.uint8)
     for functions in (scan, mysql_rows._Scan(*_functions())):
         starts, ends = np.zeros(32, np.int64), np.zeros(32, np.int64)
@@ -217,3 +218,8 @@ def test_what_is_not_compiled_does_the_same(rows):
 
 def _functions():
     return scan_rows.walk, scan_rows.measure, scan_rows.cut
+
+
+def test_everything_compiled_is_brought_along_where_a_cache_is_made():
+    assert compiler.ready(*registry.EXAMPLES)
+    assert all(function.signatures for function in _functions())
