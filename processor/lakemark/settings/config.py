@@ -141,7 +141,9 @@ class SourceConfig(Section):
 class DatabaseConfig(Section):
     """The source database: exact types now, snapshots when asked for."""
 
-    url: DatabaseUrl = Field(description="postgresql://USER@HOST:PORT/DATABASE, the primary")
+    url: DatabaseUrl = Field(
+        description="SCHEME://USER@HOST:PORT/DATABASE, the primary; schemes: postgresql, mariadb"
+    )
     password: Secret | None = Field(None, description="of the user in url")
     connect_timeout: Duration = Field(timedelta(seconds=10), description="for one connection")
 
