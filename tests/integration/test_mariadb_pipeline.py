@@ -12,7 +12,7 @@ from lakemark.sink.names import folder_of
 from stack.database import Database
 from stack.processes import StackError, wait_for
 from tests.kit.running import STATE_S, Running
-from tests.kit.servers import on
+from tests.kit.servers import ends_servers, on
 from tests.kit.snapshots import Snapshots
 from tests.kit.watched_table import duckdb_rows
 
@@ -40,7 +40,13 @@ class Shop:
         database.execute(ORDERS)
         database.execute(INSERT.format(1, 300))
         database.start_connector({"snapshot.mode": mode})
-        sections = {"snapshot": {"chunk_rows": 40, "repair_interval": "5s"}}
+        sections = {
+            "snapshot": {"chunk_rows": 40, "repair_interval": "5s"},
+            "source": {
+                "connect": {"url": database.stack.connect.url, "connector": database.name},
+                "watch_interval": "1s",
+            },
+        }
         self.running = Running(database, directory, sections)
 
     def source(self, table: str = "orders") -> list[tuple[Any, ...]]:
@@ -111,6 +117,32 @@ def test_a_snapshot_beside_the_stream_is_equal(any_database: Database, tmp_path:
     assert signals == [(0,)], "a read knows its place in the log"
 
 
+@ends_servers
+@EACH
+def test_a_storm_ends_in_equal_tables(any_database: Database, tmp_path: Path):
+    """Writers go on while a snapshot is read, and lakemark, Connect and the server are killed."""
+    shop = Shop(any_database, tmp_path, "no_data")
+    table = f"{any_database.name}.orders"
+    with shop.running as running:
+        running.lakemark.start()
+        with Writers(any_database):
+            with Snapshots(running) as snapshots:
+                name = snapshots.start(table, delay="300ms")
+                snapshots.wait_settled(name, table, 1)
+            running.lakemark.kill_group()
+            any_database.stack.connect.kill()
+            any_database.server.kill()
+            any_database.server.start()
+            any_database.stack.connect.start()
+            running.lakemark.start()
+            any_database.revive()
+            any_database.execute("ALTER TABLE orders ADD extra varchar(9) DEFAULT 'old'")
+            any_database.execute("UPDATE orders SET extra = 'new' WHERE id % 5 = 0")
+            with Snapshots(running) as snapshots:
+                snapshots.ended(name)
+        shop.wait_equal()
+
+
 class Writers:
     """Three writers that change rows of the table while the block runs."""
 
@@ -128,14 +160,20 @@ class Writers:
             thread.join()
 
     def _write(self, number: int) -> None:
-        with self.database.connect() as connection:
-            turn = 0
-            while not self.ended.wait(0.005):
-                turn += 1
-                key = (turn * 7 + number * 101) % 330
-                connection.execute("DELETE FROM orders WHERE id = %s", [key])
-                if turn % 3:
-                    connection.execute(
-                        "INSERT IGNORE INTO orders (id, note, amount) VALUES (%s, %s, %s)",
-                        [key, f"{number}/{turn}", turn],
-                    )
+        turn = 0
+        while not self.ended.is_set():
+            try:
+                with self.database.connect() as connection:
+                    while not self.ended.wait(0.005):
+                        turn += 1
+                        self._change(connection, (turn * 7 + number * 101) % 330, turn)
+            except self.database.CLIENT_ERROR:
+                self.ended.wait(0.1)  # the server is away
+
+    def _change(self, connection: Any, key: int, turn: int) -> None:
+        connection.execute("DELETE FROM orders WHERE id = %s", [key])
+        if turn % 3:
+            connection.execute(
+                "INSERT IGNORE INTO orders (id, note, amount) VALUES (%s, %s, %s)",
+                [key, f"turn {turn}", turn],
+            )
