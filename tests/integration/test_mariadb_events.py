@@ -105,7 +105,7 @@ def test_only_newer_mariadb_has_one_position_for_all_events_of_a_transaction(
 
 
 @ends_servers
-@EACH
+@on("mariadb-11.4", "mysql-9.7")
 def test_a_connector_goes_on_after_its_server_and_connect_were_killed(any_database: Database):
     database = any_database
     stack = database.stack

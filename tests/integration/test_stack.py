@@ -40,7 +40,7 @@ def test_a_row_written_to_any_database_arrives_in_kafka(any_database: Database):
     assert found == [("c", 2, "Grace"), ("r", 1, "Ada")]
 
 
-@on()
+@on("postgres", "mariadb-11.4")
 def test_a_stopped_connector_goes_on_where_it_was(any_database: Database):
     database = any_database
     database.execute(CUSTOMERS)
@@ -53,11 +53,13 @@ def test_a_stopped_connector_goes_on_where_it_was(any_database: Database):
     wait_for(lambda: database._reader() is None, 60, "the server to send the log no longer")
     database.execute("INSERT INTO customers VALUES (2, 'Grace')")
     database.resume_connector()
-    assert database._reader() is not None
     database.restart_connector()
 
-    found = {value["after"]["id"]: value["op"] for value in values(kafka.read(topic, count=2))}
-    assert found == {1: "c", 2: "c"}
+    def found() -> dict[int, str]:  # what was sent may come again
+        count = sum(kafka.end_offsets(topic).values())
+        return {v["after"]["id"]: v["op"] for v in values(kafka.read(topic, count=count))}
+
+    wait_for(lambda: found() == {1: "c", 2: "c"}, 60, "both rows to arrive")
 
 
 def test_connect_serves_the_committed_offset_of_the_connector(database: Database):
