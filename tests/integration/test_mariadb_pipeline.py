@@ -117,6 +117,19 @@ def test_a_snapshot_beside_the_stream_is_equal(any_database: Database, tmp_path:
     assert signals == [(0,)], "a read knows its place in the log"
 
 
+@EACH
+def test_a_snapshot_of_a_server_at_rest_ends(any_database: Database, tmp_path: Path):
+    """Its place may be the beginning of a log file of which no event ever comes."""
+    shop = Shop(any_database, tmp_path, "no_data")
+    with shop.running as running:
+        running.lakemark.start()
+        for _ in range(2):
+            any_database.execute("FLUSH BINARY LOGS")
+            with Snapshots(running) as snapshots:
+                snapshots.run(f"{any_database.name}.orders")
+        shop.wait_equal()
+
+
 @ends_servers
 @EACH
 def test_a_storm_ends_in_equal_tables(any_database: Database, tmp_path: Path):
