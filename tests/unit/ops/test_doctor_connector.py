@@ -108,7 +108,7 @@ def test_a_connector_known_from_its_file(tmp_path):
         ("decimal.handling.mode", "string", OK, ""),
         ("time.precision.mode", "connect", WARNING, "adaptive"),
         ("time.precision.mode", "isostring", WARNING, "adaptive"),
-        ("time.precision.mode", "nanoseconds", OK, ""),
+        ("time.precision.mode", "nanoseconds", WARNING, "adaptive"),
         ("publication.autocreate.mode", None, OK, ""),
         ("publication.autocreate.mode", "disabled", OK, ""),
         ("publication.autocreate.mode", "no_tables", WARNING, "filtered"),
