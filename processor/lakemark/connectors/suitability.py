@@ -46,6 +46,13 @@ _KEYS: Final = "message.key.columns"
 _SHOWN: Final = 60  # characters of an expression
 WITHOUT_ROWS: Final = frozenset({"no_data", "never", "schema_only"})
 """Values of `snapshot.mode` with which the connector's own snapshot reads no rows."""
+TIME_LOSSES: Final[Mapping[str, str]] = {
+    "connect": "cuts times and timestamps to milliseconds",
+    "isostring": "cannot say the time 24:00: it is lost",
+    "structured": "cannot say the time 24:00: it is lost",
+    "nanoseconds": "cannot say timestamps before 1678 or after 2261: they are lost",
+}
+"""Values of `time.precision.mode` in which values are lost, and which."""
 PARTS: Final = {
     "snapshot.select.statement.overrides": "rows that its statements do not select",
     "snapshot.include.collection.list": "rows of the tables that it does not name",
@@ -287,12 +294,7 @@ def _modes(settings: Mapping[str, str]) -> Iterator[Mistake]:
             "double rounds numeric and money to 15 digits",
             "set decimal.handling.mode to precise",
         )
-    does = {
-        "connect": "cuts times and timestamps to milliseconds",
-        "isostring": "cannot say the time 24:00: it is lost",
-        "structured": "cannot say the time 24:00: it is lost",
-        "nanoseconds": "cannot say timestamps before 1678 or after 2261: they are lost",
-    }.get(modes.time_precision)
+    does = TIME_LOSSES.get(modes.time_precision)
     if does:
         yield _warning(
             "time.precision.mode",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakemark.connectors.connector_traits import SETTING, ConnectorTraits
-from lakemark.connectors.suitability import PARTS, WITHOUT_ROWS
+from lakemark.connectors.suitability import PARTS, TIME_LOSSES, WITHOUT_ROWS
 from lakemark.errors import ConfigError
 from lakemark.model.findings import Finding, clock, fine, of_problem, warning, wrong
 from lakemark.model.handling_modes import HandlingModes
@@ -187,7 +187,7 @@ def _modes(settings: Mapping[str, str]) -> Iterator[Finding]:
         return
     if modes.decimal != "double":
         yield fine(SETTING, "decimal.handling.mode", f"{modes.decimal} keeps every digit")
-    if modes.time_precision not in {"connect", "isostring", "structured"}:
+    if modes.time_precision not in TIME_LOSSES:
         yield fine(SETTING, "time.precision.mode", f"{modes.time_precision} keeps microseconds")
 
 
