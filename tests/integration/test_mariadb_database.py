@@ -113,6 +113,18 @@ def wait_for_another_second(database: Database) -> None:
 
 
 @EACH
+def test_the_key_of_a_look_is_that_of_the_events(any_database: Database):
+    """Of several unique indexes without NULL the server takes one for the primary key."""
+    any_database.execute(
+        "CREATE TABLE orders (id int, b int NOT NULL, c int NOT NULL, d int,"
+        " UNIQUE z (b), UNIQUE a (c), UNIQUE aa (d))"
+    )
+    database, name = asked(any_database), f"{any_database.name}.orders"
+    looked = database.look({name}.__contains__).tables[name]
+    assert looked.key == database.schemas([name])[name].key == ("b",)
+
+
+@EACH
 def test_cascades_and_partitions_are_seen(any_database: Database):
     any_database.execute("CREATE TABLE parent (id int PRIMARY KEY)")
     any_database.execute(

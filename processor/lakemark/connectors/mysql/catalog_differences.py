@@ -96,7 +96,7 @@ def _columns(before: TableFacts, now: TableFacts) -> Iterator[Difference]:
         former = was.get(column.name)
         if former is None:
             what = f"column {column.name} was added to {now.name}, or another one was renamed to it"
-            yield read_again(now.name, "column-added", what, column=column.name, fill=_fill(column))
+            yield read_again(now.name, "column-added", what, column=column.name)
         elif changed := _changed(former, column):
             yield read_again(
                 now.name,
@@ -107,11 +107,6 @@ def _columns(before: TableFacts, now: TableFacts) -> Iterator[Difference]:
         elif former.type != column.type:
             what = f"column {column.name} of {now.name} has another type, and the same values"
             yield Difference(now.name, "type-changed", Action.NOTHING, what, column=column.name)
-
-
-def _fill(column: ColumnFacts) -> str | None:
-    """Return the text of the value that older rows have in a new column, where it is known."""
-    return None if column.generated else column.default
 
 
 def _changed(former: ColumnFacts, column: ColumnFacts) -> str:

@@ -21,7 +21,6 @@ class ColumnFacts(msgspec.Struct, frozen=True, omit_defaults=True):
         type: as the catalog writes it, such as ``int(10) unsigned``, in lower case but for labels.
         base: its base type, such as ``int``.
         nullable: whether it may be NULL.
-        default: the text of its default; None for none, and for NULL.
         charset: of its texts; "" for others.
         generated: whether the database computes it.
     """
@@ -30,7 +29,6 @@ class ColumnFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str
     base: str
     nullable: bool = True
-    default: str | None = None
     charset: str = ""
     generated: bool = False
 

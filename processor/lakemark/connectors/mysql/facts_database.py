@@ -1,8 +1,7 @@
 """Questions to MySQL and MariaDB for `checks_server` and `checks_tables`; read only."""
 
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -18,7 +17,7 @@ from lakemark.connectors.mysql.checks_server import (
 )
 from lakemark.connectors.mysql.checks_tables import Relation
 from lakemark.connectors.mysql.connector_settings import server_id_of
-from lakemark.connectors.mysql.mysql_catalog import SYSTEM, schemas_of
+from lakemark.connectors.mysql.mysql_catalog import SYSTEM, cascades, columns_of, schemas_of
 from lakemark.connectors.mysql.mysql_errors import translated
 from lakemark.connectors.mysql.mysql_session import KeptSession, Session, connect
 from lakemark.connectors.mysql.mysql_url import DatabaseAddress
@@ -40,21 +39,6 @@ WHERE table_schema NOT IN %s AND table_type IN ('BASE TABLE', 'SYSTEM VERSIONED'
 ORDER BY table_schema, table_name
 """
 _NAMES: Final = "SELECT table_schema, table_name FROM information_schema.tables"
-_COLUMNS: Final = """
-SELECT table_schema, table_name, column_name, LOWER(data_type),
-       COALESCE(generation_expression, '') <> ''
-FROM information_schema.columns WHERE table_schema NOT IN %s
-ORDER BY table_schema, table_name, ordinal_position
-"""
-# The rules under which the rows of a child change with those of its parent.
-_CASCADES: Final = """
-SELECT constraint_schema, table_name, constraint_name
-FROM information_schema.referential_constraints
-WHERE constraint_schema NOT IN %s
-  AND (delete_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT')
-       OR update_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT'))
-ORDER BY constraint_schema, table_name, constraint_name
-"""
 _WIDTH: Final = """
 SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
 """
@@ -135,16 +119,7 @@ def _relations(
     names = [
         table for table in kinds if table in connector.tables and table != connector.signal_table
     ]
-    types: Mapping[str, list[tuple[str, str]]] = defaultdict(list)
-    generated: Mapping[str, list[str]] = defaultdict(list)
-    for database, name, column, kind, is_generated in session.execute(_COLUMNS, [SYSTEM]):
-        table = text_of(database, name)
-        types[table].append((column, kind))
-        if is_generated:
-            generated[table].append(column)
-    cascades: Mapping[str, list[str]] = defaultdict(list)
-    for database, name, constraint in session.execute(_CASCADES, [SYSTEM]):
-        cascades[text_of(database, name)].append(constraint)
+    columns, changing = columns_of(session, names), cascades(session)
     schemas = schemas_of(session, names, modes, settings=connector.settings)
     return tuple(
         Relation(
@@ -152,9 +127,9 @@ def _relations(
             is_view=kinds[table] == "VIEW",
             select=_may_read(session, table),
             key=_key(schemas.get(table)),
-            types=tuple(types[table]),
-            generated=tuple(generated[table]),
-            changed_unseen=tuple(cascades[table]),
+            types=tuple((column.name, column.kind.base) for column in columns.get(table, ())),
+            generated=tuple(column.name for column in columns.get(table, ()) if column.generated),
+            changed_unseen=tuple(changing.get(table, ())),
         )
         for table in names
     )

@@ -49,6 +49,14 @@ SELECT COALESCE(table_rows, 0), COALESCE(data_length, 0)
 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s
 """
 _COUNTER: Final = re.compile(r" AUTO_INCREMENT=\d+")
+_CASCADES: Final = """
+SELECT constraint_schema, table_name, constraint_name
+FROM information_schema.referential_constraints
+WHERE constraint_schema NOT IN %s
+  AND (delete_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT')
+       OR update_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT'))
+ORDER BY constraint_schema, table_name, constraint_name
+"""
 _NAMES: Final = """
 SELECT column_name FROM information_schema.columns
 WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position
@@ -258,6 +266,32 @@ def _gone(table: str) -> TableError:
     )
 
 
+def columns_of(session: Session, tables: Sequence[str]) -> dict[str, list[CatalogColumn]]:
+    """Return all columns of tables, in their order, with their places in the key.
+
+    Args:
+        session: of `connect`.
+        tables: their texts; one that does not exist is left out, as is a view.
+
+    Raises:
+        pymysql.MySQLError: whatever the session raises.
+    """
+    pairs = [pair_of(table) for table in tables]
+    return tables_of(session.execute(CATALOG_SQL, {"tables": pairs})) if pairs else {}
+
+
+def cascades(session: Session) -> dict[str, list[str]]:
+    """Return the foreign keys that change or delete a table's rows with its parent's, by table.
+
+    Raises:
+        pymysql.MySQLError: whatever the session raises.
+    """
+    found: dict[str, list[str]] = {}
+    for database, name, constraint in session.execute(_CASCADES, [SYSTEM]):
+        found.setdefault(text_of(database, name), []).append(constraint)
+    return found
+
+
 def _all_tables(session: Session) -> list[str]:
     return [text_of(*row) for row in session.execute(_ALL_TABLES, [SYSTEM, _KINDS])]
 
@@ -266,12 +300,8 @@ def _kept(
     session: Session, tables: Sequence[str], settings: Mapping[str, str]
 ) -> list[tuple[str, list[CatalogColumn], list[str]]]:
     """Return tables, their columns that the connector sends, and their keys."""
-    pairs = [pair_of(table) for table in tables]
-    if not pairs:
-        return []
-    rows = session.execute(CATALOG_SQL, {"tables": pairs})
     found = []
-    for table, columns in tables_of(rows).items():
+    for table, columns in columns_of(session, tables).items():
         key = key_columns(settings, table, [c.name for c in columns]) or key_of(columns)
         kept = [c for c in columns if c.name in key or wants_column(settings, table, c.name)]
         found.append((table, kept, list(key)))
