@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.connectors.postgres.column_sql import cell
 from lakemark.connectors.postgres.key_sql import key_texts
-from lakemark.connectors.postgres.postgres_chunks import OpenTable, _parsed, _typed
+from lakemark.connectors.postgres.postgres_chunks import _parsed
+from lakemark.connectors.typed_rows import typed_rows
 from lakemark.converters.json.keys import canonical_keys, out_of_range
 from lakemark.errors import TableError
 from lakemark.model import civil
@@ -155,10 +156,9 @@ def by_chunk(columns, modes, rows):
     names = [c.name for c in columns if c.key_position]
     schema = from_catalog(TABLE, columns, names, modes)
     cells = tuple(cell(c, t, modes) for c, t in zip(columns, schema.columns, strict=True))
-    opened = OpenTable(None, schema, cells, (), "", None)
     quoted = [",".join('"' + t.replace('"', '""') + '"' for t in row) for row in rows]
     data = "".join(f"{line}\n" for line in quoted).encode()
-    chunk = _typed(opened, _parsed(pa.py_buffer(data), 1000, len(columns)))
+    chunk = typed_rows(schema, cells, _parsed(pa.py_buffer(data), 1000, len(columns)), None)
     return schema, chunk
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
-from lakemark.connectors.postgres.column_sql import Cell, cell, quoted, selected
+from lakemark.connectors.postgres.column_sql import cell, quoted, selected
+from lakemark.connectors.typed_rows import Cell
 from lakemark.converters.json.rows import decode_rows
 from lakemark.model.civil import Tally
 from lakemark.model.handling_modes import HandlingModes

@@ -7,7 +7,8 @@ import pytest
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.connectors.postgres.column_sql import cell
-from lakemark.connectors.postgres.postgres_chunks import OpenTable, _parsed, _typed
+from lakemark.connectors.postgres.postgres_chunks import _parsed
+from lakemark.connectors.typed_rows import typed_rows
 from lakemark.errors import TableError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.snapshot import chunks
@@ -28,8 +29,7 @@ def read(columns, key, csv):
     modes = HandlingModes()
     schema = from_catalog(ORDERS, columns, key, modes)
     cells = tuple(cell(c, t, modes) for c, t in zip(columns, schema.columns, strict=True))
-    opened = OpenTable(None, schema, cells, (), "", None)
-    return _typed(opened, _parsed(pa.py_buffer(csv.encode()), 40, len(columns)))
+    return typed_rows(schema, cells, _parsed(pa.py_buffer(csv.encode()), 40, len(columns)), None)
 
 
 def test_the_row_stays_without_the_value():

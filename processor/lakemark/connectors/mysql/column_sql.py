@@ -8,7 +8,6 @@ The texts are those of a session with `mysql_session.SESSION_SETTINGS`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,14 +17,11 @@ import pyarrow.compute as pc
 from lakemark.connectors.mysql.catalog import CatalogColumn
 from lakemark.connectors.mysql.json_text import canonical_texts
 from lakemark.connectors.mysql.names import quoted
+from lakemark.connectors.typed_rows import Cell, Read
 from lakemark.model.civil import Tally
 from lakemark.model.columns import TIMESTAMP, Column
 from lakemark.model.handling_modes import HandlingModes
 
-Read = Callable[[pa.Array, Tally], pa.Array]
-
-_WRONG_TYPE: Final = "wrong-type"
-_ERRORS: Final = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError)
 _MICROS: Final = 6  # digits of a second's fraction
 _MILLIS: Final = 3  # that the forms of Connect hold
 _ZERO: Final = "^[0-9]{4}-(00-|[0-9]{2}-00)"
@@ -37,40 +33,6 @@ _CONNECT: Final = "org.apache.kafka.connect.data."
 _NANO_TIMESTAMP: Final = "io.debezium.time.NanoTimestamp"
 _NANO_ENDS: Final = (-(1 << 63) // 1000 + 1, ((1 << 63) - 1) // 1000)
 """Microseconds whose nanoseconds fit 64 bits: years 1677 to 2262."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A column's way from the database: its SQL, and the reader of its bytes.
-
-    Attributes:
-        select: SQL around the quoted column name, which stands as ``{}``.
-        read: from the server's bytes (binary array, null for null) to the canonical array of equal
-            length; clamped values are counted in the tally. Any of Arrow's exceptions or a
-            ValueError mean that a value cannot be read.
-        type: the canonical Arrow type.
-    """
-
-    select: str
-    read: Read
-    type: pa.DataType
-
-    def array(self, texts: pa.Array, tally: Tally) -> tuple[pa.Array, dict[int, str]]:
-        """Return the canonical array, and the reason code for each value that cannot be read."""
-        count = tally.clamped
-        try:
-            return self.read(texts, tally), {}
-        except _ERRORS:
-            tally.clamped = count
-        bad: dict[int, str] = {}
-        parts: list[pa.Array] = []
-        for at in range(len(texts)):  # the odd value costs its column a slower pass
-            try:
-                parts.append(self.read(texts.slice(at, 1), tally))
-            except _ERRORS:
-                parts.append(pa.nulls(1, self.type))
-                bad[at] = _WRONG_TYPE
-        return pa.concat_arrays(parts) if parts else pa.nulls(0, self.type), bad
 
 
 def cell(column: CatalogColumn, target: Column, modes: HandlingModes) -> Cell:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lakemark.connectors.database import RowsOfSnapshot
 from lakemark.connectors.mysql.binlog_place import BinlogPlace
 from lakemark.connectors.mysql.catalog import CatalogColumn
-from lakemark.connectors.mysql.column_sql import Cell, cell, exact, selected
+from lakemark.connectors.mysql.column_sql import cell, exact, selected
 from lakemark.connectors.mysql.key_sql import (
     KeyPart,
     all_of,
@@ -37,11 +37,10 @@ from lakemark.connectors.mysql.mysql_errors import translated
 from lakemark.connectors.mysql.mysql_rows import batches
 from lakemark.connectors.mysql.mysql_session import Session
 from lakemark.connectors.mysql.names import table_name
+from lakemark.connectors.typed_rows import Cell, typed_rows
 from lakemark.errors import TableError
-from lakemark.model.civil import Tally
-from lakemark.model.columns import Column
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.key import KEY_NEEDED, KeyFault, canonical_from_columns, value_fault
+from lakemark.model.key import KEY_NEEDED, KeyFault
 from lakemark.model.key_ranges import WHOLE, Boundary, Condition, KeyRange
 from lakemark.model.schema import TableSchema
 from lakemark.settings.table_id import pair_of
@@ -280,7 +279,7 @@ def read_rows(
     where = table.session.literally(condition.sql, condition.parameters)
     query = f"SELECT {expressions} FROM {table.source} WHERE {where}"  # noqa: S608 (see above)
     pieces = batches(table.session, query, table=table.schema.table, limit=max_bytes)
-    return _typed(table, pieces)
+    return typed_rows(table.schema, table.cells, pieces, table.proof)
 
 
 def absent_keys(
@@ -335,46 +334,3 @@ def _keys_only(table: OpenTable) -> OpenTable:
     columns = tuple(table.schema.column(name) for name in table.schema.key)
     schema = TableSchema(table.schema.table, columns, table.schema.key)
     return replace(table, schema=schema, cells=tuple(by_name[name] for name in schema.key))
-
-
-def _out_of_range(table: str, column: Column) -> TableError:
-    fault = value_fault(column)
-    return TableError(f"{table}: {fault.reason}", code=fault.code, hint=fault.hint)
-
-
-def _typed(table: OpenTable, pieces: Iterator[list[pa.Array]]) -> RowsOfSnapshot:
-    schema = table.schema
-    tally = Tally()
-    bad: list[tuple[bytes, str, str]] = []
-    rows: list[pa.RecordBatch] = []
-    keys: list[pa.Array] = []
-    key_columns = [schema.column(name) for name in schema.key]
-    for piece in pieces:
-        arrays: list[pa.Array] = []
-        wrong: dict[int, tuple[str, str]] = {}
-        exact_keys: dict[str, pa.Array] = {}
-        for column, column_cell, texts in zip(schema.columns, table.cells, piece, strict=True):
-            clamped = tally.clamped
-            array, reasons = column_cell.array(texts, tally)
-            arrays.append(array)
-            if column.name in schema.key:
-                exact_keys[column.name] = array
-                if tally.clamped > clamped:
-                    exact_keys[column.name], more = column_cell.array(texts, Tally(exact=True))
-                    reasons |= more
-                if reasons:
-                    raise _out_of_range(schema.table, column)
-            for at, reason in reasons.items():
-                wrong.setdefault(at, (reason, f"column {column.name!r} cannot be read"))
-        canonical = canonical_from_columns([exact_keys[name] for name in schema.key], key_columns)
-        bad.extend((canonical[at].as_py(), *wrong[at]) for at in sorted(wrong))
-        rows.append(pa.RecordBatch.from_arrays(arrays, schema=schema.arrow()))
-        keys.append(canonical)
-    return RowsOfSnapshot(
-        rows=pa.Table.from_batches(rows, schema.arrow()),
-        keys=pa.chunked_array(keys, pa.binary()),
-        schema=schema,
-        proof=table.proof,
-        bad=bad,
-        clamped=tally.clamped,
-    )

@@ -8,7 +8,7 @@ The texts are those of a session with `SESSION_SETTINGS`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, connect_field
 from lakemark.connectors.postgres.value_parsers import value_of
+from lakemark.connectors.typed_rows import Cell, Read
 from lakemark.model.civil import Tally, edges
 from lakemark.model.columns import Column
 from lakemark.model.handling_modes import HandlingModes
@@ -37,45 +38,7 @@ SESSION_SETTINGS: Final[Mapping[str, str]] = {
     "jit": "off",
 }
 
-Read = Callable[[pa.Array, Tally], pa.Array]
-
-_WRONG_TYPE: Final = "wrong-type"
 _CLOCK_WIDTH: Final = len("HH:MM:SS.ffffff")
-_ERRORS: Final = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError)
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A column's way from the database: its SQL, and the reader of its texts.
-
-    Attributes:
-        select: SQL around the quoted column name, which stands as ``{}``.
-        read: from PostgreSQL's texts (string array, null for null) to the canonical array of equal
-            length; clamped values are counted in the tally. Any of Arrow's exceptions or a
-            ValueError mean that a value cannot be read.
-        type: the canonical Arrow type.
-    """
-
-    select: str
-    read: Read
-    type: pa.DataType
-
-    def array(self, texts: pa.Array, tally: Tally) -> tuple[pa.Array, dict[int, str]]:
-        """Return the canonical array, and the reason code for each value that cannot be read."""
-        count = tally.clamped
-        try:
-            return self.read(texts, tally), {}
-        except _ERRORS:
-            tally.clamped = count
-        bad: dict[int, str] = {}
-        parts: list[pa.Array] = []
-        for at in range(len(texts)):  # the odd value costs its column a slower pass
-            try:
-                parts.append(self.read(texts.slice(at, 1), tally))
-            except _ERRORS:
-                parts.append(pa.nulls(1, self.type))
-                bad[at] = _WRONG_TYPE
-        return pa.concat_arrays(parts) if parts else pa.nulls(0, self.type), bad
 
 
 def cell(column: CatalogColumn, target: Column, modes: HandlingModes) -> Cell:

@@ -21,7 +21,7 @@ import pyarrow.csv as pa_csv
 
 from lakemark.connectors.database import RowsOfSnapshot
 from lakemark.connectors.postgres.catalog import CatalogColumn
-from lakemark.connectors.postgres.column_sql import Cell, cell, exact, quoted, selected
+from lakemark.connectors.postgres.column_sql import cell, exact, quoted, selected
 from lakemark.connectors.postgres.key_sql import (
     KeyPart,
     all_of,
@@ -35,11 +35,10 @@ from lakemark.connectors.postgres.postgres import schemas_of
 from lakemark.connectors.postgres.postgres_copy import copied
 from lakemark.connectors.postgres.postgres_session import Session, current_snapshot, translated
 from lakemark.connectors.postgres.visibility import Snapshot
+from lakemark.connectors.typed_rows import Cell, typed_rows
 from lakemark.errors import DependencyError, TableError
-from lakemark.model.civil import Tally
-from lakemark.model.columns import Column
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.key import KEY_NEEDED, KeyFault, canonical_from_columns, value_fault
+from lakemark.model.key import KEY_NEEDED, KeyFault
 from lakemark.model.key_ranges import (
     CUT_TIMEOUT,
     WHOLE,
@@ -335,7 +334,8 @@ def read_rows(
         table=table.schema.table,
         limit=max_bytes,
     )
-    return _typed(table, _parsed(pa.py_buffer(data), longest, len(table.cells)))
+    pieces = _parsed(pa.py_buffer(data), longest, len(table.cells))
+    return typed_rows(table.schema, table.cells, pieces, table.snapshot)
 
 
 def literally(session: Session, query: Condition) -> str:
@@ -367,8 +367,8 @@ def _texts(parts: Sequence[KeyPart]) -> str:
     return ", ".join(f"format('%%s', {escaped(part.name)})" for part in parts)
 
 
-def _parsed(data: pa.Buffer, longest: int, count: int) -> Iterator[pa.RecordBatch]:
-    """Yield batches of string columns; an empty field is null, but an empty text if quoted."""
+def _parsed(data: pa.Buffer, longest: int, count: int) -> Iterator[list[pa.Array]]:
+    """Yield string columns in pieces; an empty field is null, but an empty text if quoted."""
     if not data.size:
         return
     if bytes(memoryview(data)[: len(_MARK)]) == _MARK:  # a value's: the parser leaves out one
@@ -383,50 +383,5 @@ def _parsed(data: pa.Buffer, longest: int, count: int) -> Iterator[pa.RecordBatc
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    yield from pa_csv.open_csv(pa.BufferReader(data), blocks, _PARSE, texts)
-
-
-def _out_of_range(table: str, column: Column) -> TableError:
-    fault = value_fault(column)
-    return TableError(f"{table}: {fault.reason}", code=fault.code, hint=fault.hint)
-
-
-def _typed(table: OpenTable, batches: Iterator[pa.RecordBatch]) -> RowsOfSnapshot:
-    schema = table.schema
-    tally = Tally()
-    bad: list[tuple[bytes, str, str]] = []
-    rows: list[pa.RecordBatch] = []
-    keys: list[pa.Array] = []
-    for batch in batches:
-        arrays: list[pa.Array] = []
-        wrong: dict[int, tuple[str, str]] = {}
-        exact: dict[str, pa.Array] = {}
-        for column, column_cell, texts in zip(
-            schema.columns, table.cells, batch.columns, strict=True
-        ):
-            clamped = tally.clamped
-            array, reasons = column_cell.array(texts, tally)
-            arrays.append(array)
-            if column.name in schema.key:
-                exact[column.name] = array
-                if tally.clamped > clamped:
-                    exact[column.name], more = column_cell.array(texts, Tally(exact=True))
-                    reasons |= more
-                if reasons:
-                    raise _out_of_range(schema.table, column)
-            for at, reason in reasons.items():
-                wrong.setdefault(at, (reason, f"column {column.name!r} cannot be read"))
-        typed = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow())
-        key_columns = [schema.column(name) for name in schema.key]
-        canonical = canonical_from_columns([exact[name] for name in schema.key], key_columns)
-        bad.extend((canonical[at].as_py(), *wrong[at]) for at in sorted(wrong))
-        rows.append(typed)
-        keys.append(canonical)
-    return RowsOfSnapshot(
-        rows=pa.Table.from_batches(rows, schema.arrow()),
-        keys=pa.chunked_array(keys, pa.binary()),
-        schema=schema,
-        proof=table.snapshot,
-        bad=bad,
-        clamped=tally.clamped,
-    )
+    for batch in pa_csv.open_csv(pa.BufferReader(data), blocks, _PARSE, texts):
+        yield batch.columns
