@@ -8,7 +8,9 @@ import pymysql
 
 from lakemark.connectors.mysql.catalog import CatalogColumn, key_of
 from lakemark.connectors.mysql.catalog_facts import ColumnFacts, SourceFacts, TableFacts
+from lakemark.connectors.mysql.mariadb_snapshot import consistent_snapshot
 from lakemark.connectors.mysql.mysql_catalog import SYSTEM, cascades, columns_of
+from lakemark.connectors.mysql.mysql_errors import number_of as number_in
 from lakemark.connectors.mysql.mysql_errors import translated
 from lakemark.connectors.mysql.mysql_session import Session, connect
 from lakemark.connectors.mysql.positions import number_of
@@ -95,14 +97,15 @@ def _uuid(session: Session) -> str:
 
 
 def _end(session: Session) -> tuple[int, int]:
-    """Return the file and place at which the log ends; 0 where we must not ask."""
-    statements = ["SHOW MASTER STATUS"] if session.is_mariadb else ["SHOW BINARY LOG STATUS"]
-    statements += [] if session.is_mariadb else ["SHOW MASTER STATUS"]  # before 8.2
-    for statement in statements:
+    """Return the file and place at which the log ends; of MySQL 0 where we must not ask."""
+    if session.is_mariadb:
+        with consistent_snapshot(session) as place:  # takes no right that we might lack
+            return place.file, place.pos
+    for statement in ("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS"):  # the latter before 8.2
         try:
             rows = session.execute(statement)
         except pymysql.MySQLError as error:
-            if error.args and error.args[0] in {_NOT_ALLOWED, _NO_SUCH_STATEMENT}:
+            if number_in(error) in {_NOT_ALLOWED, _NO_SUCH_STATEMENT}:
                 continue
             raise
         for file, pos, *_ in rows:
