@@ -119,7 +119,7 @@ class Soak:
             write_config(database, disk.folder / "pipeline", settings(database)),
             log=database.stack.logs / "lakemark.log",
         )
-        self._say = say
+        self.say = say
 
     @property
     def stack(self) -> LocalStack:
@@ -134,7 +134,7 @@ class Soak:
         while time.monotonic() < end and self.verdict.struck.total() < most:
             (fault,) = self.rng.choices(faults, [fault.weight for fault in faults])
             self.calm(CALM_S)
-            self._say(fault.name)
+            self.say(fault.name)
             self.verdict.struck[fault.name] += 1
             try:
                 fault.strike(self)
@@ -231,7 +231,7 @@ class Soak:
             wait_for(told, TOLD_S, "/readyz to say so")
         except StackError:
             self.verdict.untrue.append(f"/readyz was 200 for {TOLD_S:g} s of {what}")
-            self._say(self.verdict.untrue[-1])
+            self.say(self.verdict.untrue[-1])
 
     def _await_well(self, what: str) -> None:
         """Note it, and look after it as an operator would, if it does not become well by itself."""
@@ -241,7 +241,7 @@ class Soak:
             answers = [self.ask(path) for path in ("/healthz", "/readyz")]
             texts = [answer.text[:600] if answer is not None else "no answer" for answer in answers]
             self.verdict.untrue.append(f"not well {WELL_S:g} s after {what}: {'; '.join(texts)}")
-            self._say(self.verdict.untrue[-1])
+            self.say(self.verdict.untrue[-1])
             self.revive()
 
     def calm(self, between: tuple[float, float]) -> None:

@@ -15,12 +15,13 @@ from urllib.parse import urlsplit
 from psycopg import sql
 
 from stack.local import Database
-from stack.processes import StackError
+from stack.processes import StackError, wait_for
 
 if TYPE_CHECKING:
     from bench.soak import Soak
 
 FREEZE_S: Final = (5.0, 20.0)
+THAWED_S: Final = 60.0
 CONNECTIONS: Final = 300  # far more than anybody who asks in good faith has open
 
 PLACEHOLDER: Final = "__debezium_unavailable_value"
@@ -135,6 +136,17 @@ def _kill_broker(soak: "Soak") -> None:
 def _freeze_broker(soak: "Soak") -> None:
     soak.stack.kafka.pause()
     soak.calm(FREEZE_S)
+
+
+def _thaw_broker(soak: "Soak") -> None:
+    """Let the broker go on; one that then answers no new client is killed, as an operator would."""
+    soak.stack.kafka.resume()
+    try:
+        wait_for(soak.stack.kafka.answers, THAWED_S, "the broker to answer after it was frozen")
+    except StackError as error:
+        soak.say(f"{error}: it is killed")
+        soak.stack.kafka.kill()
+    soak.revive()
 
 
 def _kill_connect(soak: "Soak") -> None:
@@ -261,7 +273,7 @@ FAULTS: Final = (
     Fault("lakemark stopped", 1, _stop, _start),
     Fault("lakemark frozen", 1, _freeze, _thaw),
     Fault("broker killed", 2, _kill_broker, _revive, is_told=True),
-    Fault("broker frozen", 1, _freeze_broker, _revive),
+    Fault("broker frozen", 1, _freeze_broker, _thaw_broker),
     Fault("Connect killed", 1, _kill_connect, _revive, is_told=True),
     Fault("connector paused", 2, _pause_connector, _resume_connector, is_told=True),
     Fault("database killed", 1, _kill_database, _revive, is_told=True),

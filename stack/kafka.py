@@ -8,6 +8,7 @@ from abc import abstractmethod
 from base64 import urlsafe_b64encode
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
@@ -20,6 +21,7 @@ from stack.processes import Controlled, Server, StackError, free_port, wait_for
 from stack.topic_reader import TopicReader, ends_by
 
 JARS = Path(__file__).with_name("jars.json")
+PROBE_S: Final = 10.0  # a client that gets no answer may be the one that is stuck
 MAX_MESSAGE_BYTES = 10 * 1024 * 1024
 
 _ADDRESSES = """
@@ -215,6 +217,7 @@ class Kafka(Server, Broker):
         self._heap = heap
         self._quick = quick
         self._probe: AdminClient | None = None
+        self._probed_until = 0.0
         self.settings = dict(settings or {})
 
     @property
@@ -249,8 +252,8 @@ class Kafka(Server, Broker):
         return {**os.environ, "LOG_DIR": str(self.directory)}
 
     def _is_ready(self) -> bool:
-        if self._probe is None:
-            self._probe = self.admin()
+        if self._probe is None or monotonic() > self._probed_until:
+            self._probe, self._probed_until = self.admin(), monotonic() + PROBE_S
         try:
             return bool(self._probe.list_topics(timeout=0.5).brokers)
         except KafkaException:
