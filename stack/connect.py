@@ -202,6 +202,10 @@ class Worker(Controlled):
         found: list[dict[str, Any]] = response.json()["offsets"]
         return found
 
+    def reset_offsets(self, name: str, deadline_s: float = 180) -> None:
+        """Forget the source offsets of a stopped connector."""
+        self._request("DELETE", f"/connectors/{name}/offsets", deadline_s)
+
     def _wait_state(self, name: str, state: str, deadline_s: float) -> None:
         def reached() -> bool:
             status = self.status(name)

@@ -195,13 +195,22 @@ class Database(ABC):
         self.stack.connect.wait_running(self.name)  # raises if the task has failed meanwhile
         return self._reader() is not None
 
+    def forget_connector(self) -> None:
+        """Delete the connector with its offsets and what it leaves on the server."""
+        self.stop_connector()
+        self.stack.connect.reset_offsets(self.name)
+        self._delete_connector()
+
     def close(self) -> None:
         """Delete the connector, what it leaves on the server, and the database."""
         if self.config:
-            self.stack.connect.delete_connector(self.name)
-            self._release()
-            self.config = {}
+            self._delete_connector()
         self._drop()
+
+    def _delete_connector(self) -> None:
+        self.stack.connect.delete_connector(self.name)
+        self._release()
+        self.config = {}
 
     def __enter__(self) -> Self:
         return self

@@ -20,6 +20,7 @@ import structlog
 
 from lakemark import failpoints, plans
 from lakemark.connectors import catalog_policies
+from lakemark.connectors.catalog_changes import Cascades
 from lakemark.connectors.connector import Connector
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model.change_batch import FILE_MISSING
@@ -98,6 +99,8 @@ class Pipeline:
         read_schemas: the schemas that snapshots read tables with, newer than the catalog perhaps.
         seen_columns: columns of tables that the newest look at the catalog has found.
         numerics: columns of type numeric by table, as it has found them.
+        children: tables that change without an event, by the one whose events tell it, as it has
+            found them.
         pace: when the next batch begins.
         converter: the name in `converters.registry` of what reads and writes the records.
         lake: the format of the tables.
@@ -123,6 +126,7 @@ class Pipeline:
     read_schemas: Callable[[], Mapping[str, TableSchema]] = dict
     seen_columns: Callable[[], Mapping[str, frozenset[str]]] = dict
     numerics: Callable[[], Mapping[str, frozenset[str]]] = dict
+    children: Callable[[], Mapping[str, Cascades]] = dict
     pace: Trigger = field(default_factory=Trigger)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     converter: ConverterChoice = ANY_CONVERTER
@@ -467,6 +471,7 @@ class Pipeline:
             catalog=self.catalog.live, forwarded=self.config.output is not None,
         )  # fmt: skip
         advance.begun_anew(state, reports)
+        advance.cascaded(state, reports, self.children())
         news = advance.chunks(state, plan.lake.stopped, results.said)
         advance.applied(state, reports)
         self.loads.update(advance.loads(reports))
@@ -521,6 +526,7 @@ class Pipeline:
         left = advance.settle(
             state, state, turn.start, reports, outcomes, catalog=self.catalog.live
         )
+        advance.cascaded(state, reports, self.children())
         self.refresh.read -= set(turn.tables)
         catch_up.end(state, turn, advance.applied_positions(reports))
         self.refresh(state, left.refresh)

@@ -291,6 +291,7 @@ class Supervisor:
         catalog = CatalogWatch(
             config, connector, pipeline.checkpoint, lambda: self.state, self.board.catalog
         )
+        pipeline.children = catalog.children
         if self.once:
             catalog.try_to_look()
             yield catalog

@@ -217,7 +217,7 @@ def _packets(done: DecodedRange, plan: DecodePlan, learnt: Learnt) -> list[_Row]
         done.regressed,
         done.applied_position.creates,
         learnt,
-        done.first_times,
+        done.beginnings,
     )
     return [*rows, (shard, REPORT, "", source, order, 0, msgspec.msgpack.encode(report))]
 

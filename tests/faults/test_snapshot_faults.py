@@ -31,7 +31,7 @@ from stack.local import Database, Servers
 from stack.postgres import Standby
 from stack.processes import wait_for
 from stack.workload import Workload
-from tests.kit.broken import alone, forget, revive
+from tests.kit.broken import alone, revive
 from tests.kit.nightly import NIGHTLY, nightly
 from tests.kit.running import STATE_S, Running
 from tests.kit.servers import ends_servers, own_processes
@@ -316,7 +316,7 @@ def test_a_standby_is_no_source_of_chunks_or_windows(pipeline: Running, standby:
     ("mode", "gone"), [pytest.param("initial", 0, marks=nightly), ("no_data", 1)]
 )
 def test_rows_deleted_while_no_slot_was_there_go_by_themselves(
-    pipeline: Running, snapshots: Snapshots, stack: Servers, mode: str, gone: int
+    pipeline: Running, snapshots: Snapshots, mode: str, gone: int
 ):
     """No record of the deletes exists: the table asks for a run with a sweep, and gets it.
 
@@ -326,7 +326,7 @@ def test_rows_deleted_while_no_slot_was_there_go_by_themselves(
     snapshots.run("public.ghosts")
     pipeline.wait_equal("public.ghosts")
     config = dict(database.config)
-    forget(pipeline, stack)
+    database.forget_connector()
     database.execute(f"DELETE FROM ghosts WHERE id % 4 = {gone}")
     database.execute("UPDATE ghosts SET note = 'while nobody looked' WHERE id % 4 = 2")
     database.execute(f"INSERT INTO ghosts VALUES ({1001 + 4 * gone}, 'born unseen', 'x')")

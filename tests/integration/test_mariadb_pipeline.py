@@ -130,6 +130,26 @@ def test_a_snapshot_of_a_server_at_rest_ends(any_database: Database, tmp_path: P
         shop.wait_equal()
 
 
+@EACH
+def test_changes_before_a_connector_that_begins_anew_are_read(
+    any_database: Database, tmp_path: Path
+):
+    """No record of them exists: the connector says in its schema topic that it has begun."""
+    shop = Shop(any_database, tmp_path, "no_data")
+    with shop.running as running:
+        running.lakemark.start()
+        with Snapshots(running) as snapshots:
+            snapshots.run(f"{any_database.name}.orders")
+        any_database.execute("UPDATE orders SET note = 'seen' WHERE id = 1")
+        shop.wait_equal()
+        config = dict(any_database.config)
+        any_database.forget_connector()
+        any_database.execute("DELETE FROM orders WHERE id % 3 = 0")
+        any_database.execute("UPDATE orders SET note = 'unseen' WHERE id % 3 = 1")
+        any_database.start_connector(config)
+        shop.wait_equal()
+
+
 @ends_servers
 @EACH
 def test_a_storm_ends_in_equal_tables(any_database: Database, tmp_path: Path):

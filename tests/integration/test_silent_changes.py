@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from stack.local import Database, Servers
-from tests.kit.broken import forget
+from stack.local import Database
 from tests.kit.nightly import nightly
 from tests.kit.running import Running
 
@@ -134,9 +133,7 @@ def test_a_table_of_another_name_takes_its_rows_along(source: Database, tmp_path
         assert {e["kind"] for e in events if e["table"] == "public.vacuumed"} == {"table-renamed"}
 
 
-def test_a_slot_that_was_dropped_and_made_again_while_it_is_down(
-    database: Database, stack: Servers, tmp_path
-):
+def test_a_slot_that_was_dropped_and_made_again_while_it_is_down(database: Database, tmp_path):
     """Nothing that is captured has changed since: the slot's own facts alone tell."""
     database.execute(TABLE.replace("mood mood", "mood text").format("lost"))
     database.execute(FILL.format("lost"))
@@ -151,7 +148,7 @@ def test_a_slot_that_was_dropped_and_made_again_while_it_is_down(
         database.execute("VACUUM FULL lost")
         running.lakemark.wait_for_event("catalog.changed", 60)
         running.lakemark.kill()
-        forget(running, stack)
+        database.forget_connector()
         database.execute("DELETE FROM lost WHERE id % 2 = 0")
         database.execute("UPDATE lost SET a = 'unseen' WHERE id % 3 = 0")
         database.start_connector(config)

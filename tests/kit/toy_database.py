@@ -259,6 +259,7 @@ TRAITS = ConnectorTraits(
     schemes=("toy",),
     example="toy://memory",
     reads_know_their_place=True,
+    has_schema_topic=False,
     container="box",
     naming=("toy.box",),
     shown=("toy.box",),

@@ -83,7 +83,7 @@ def assert_same(quick, general):
     assert quick.tables == general.tables
     assert quick.applied_position == general.applied_position
     assert (quick.first, quick.last, quick.regressed) == (general.first, general.last, -1)
-    assert (quick.dead, quick.first_times) == (general.dead, general.first_times) == ([], [])
+    assert (quick.dead, quick.beginnings) == (general.dead, general.beginnings) == ([], {})
     assert {table for table, _ in quick.packets + general.packets} == set(quick.tables)
     ((_, packet),) = quick.packets
     packet.validate(full=True)

@@ -21,11 +21,16 @@ GONE        there is no such table any more
 What is in doubt is read again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, Protocol, Self
+
+Cascades = Mapping[str, bool]
+"""By parent whether its updates change a child's rows without an event; its deletes do always."""
+
+NO_CASCADES: Final[Cascades] = MappingProxyType({})
 
 SourceKeys = Mapping[str, Sequence[str]]
 """By table the columns of its key, in their order."""
@@ -117,6 +122,10 @@ class TableLook(Protocol):
         """Say whether every row and every column of it is sent."""
 
     @property
+    def changed_by(self) -> Cascades:
+        """The tables whose changes change its rows, by foreign keys, without an event."""
+
+    @property
     def may_fill(self) -> bool:
         """Say whether `Database.are_fills` may ever be true of it."""
 
@@ -146,3 +155,39 @@ class CatalogLook(Protocol):
 
     def having(self, tables: Mapping[str, TableLook]) -> Self:
         """Return the same with these tables instead of its own."""
+
+
+def children_of(look: CatalogLook) -> dict[str, Cascades]:
+    """Return all tables that change without an event with another one's rows, by the latter.
+
+    Theirs as well that follow those: nothing tells the change in between either. What follows a
+    row's own change goes as far as what follows its end.
+
+    Args:
+        look: at the captured tables.
+
+    Returns:
+        by table, see `Cascades`: whether its updates do it, too.
+    """
+    near: dict[str, dict[str, bool]] = {}
+    for child, table in look.tables.items():
+        for parent, updates in table.changed_by.items():
+            near.setdefault(parent, {})[child] = updates
+    found: dict[str, Cascades] = {}
+    for parent, children in near.items():
+        every = _below(near, children)
+        updating = _below(near, [child for child, updates in children.items() if updates])
+        found[parent] = {child: child in updating for child in sorted(every)}
+    return found
+
+
+def _below(near: Mapping[str, Mapping[str, bool]], tables: Iterable[str]) -> set[str]:
+    """Return tables and all that follow them."""
+    found: set[str] = set()
+    waiting = [*tables]
+    while waiting:
+        table = waiting.pop()
+        if table not in found:
+            found.add(table)
+            waiting += near.get(table, {})
+    return found

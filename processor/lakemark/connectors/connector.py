@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from lakemark.connectors.connect_rest import ATTEMPTS, ConnectRest
 from lakemark.connectors.connector_traits import ConnectorTraits
@@ -27,6 +27,9 @@ from lakemark.settings.layers import InvalidConfig, Mistake
 from lakemark.settings.names import quoted, topic_regex, topic_safe
 from lakemark.settings.patterns import compile_java
 from lakemark.settings.table_id import TableId, plain_of, text_written
+
+SCHEMA_CHANGES: Final = "schema-change"
+"""What the topic of changed schemas carries."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +249,7 @@ def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Con
         settings={name: settings[name] for name in settings if name not in void},
         topic_prefix=settings.get("topic.prefix", ""),
         signal_table=signal,
-        topic_pattern=_topic_pattern(settings, config=config, signal=signal),
+        topic_pattern=_topic_pattern(settings, config=config, signal=signal, traits=traits),
         output_prefixes=(config.output.topic_prefix,) if config.output else (),
         tables=tables,
         chosen=TableChoice({}, config.source.tables),
@@ -271,16 +274,21 @@ def _other_topics(settings: Mapping[str, str]) -> dict[str, str]:
         "heartbeat": settings.get("topic.heartbeat.name") or f"{heartbeat}{delimiter}{prefix}",
         "transaction": f"{prefix}{delimiter}{settings.get('topic.transaction', 'transaction')}",
         "message": f"{prefix}{delimiter}message",
-        "schema-change": prefix,
+        SCHEMA_CHANGES: prefix,
         "notification": settings.get("notification.sink.topic.name", ""),
         "signal": settings.get("signal.kafka.topic", f"{prefix}-signal"),
     }
     return {what: topic for what, topic in found.items() if topic}
 
 
-def _topic_pattern(settings: Mapping[str, str], *, config: Config, signal: str | None) -> str:
+def _topic_pattern(
+    settings: Mapping[str, str], *, config: Config, signal: str | None, traits: ConnectorTraits
+) -> str:
     body = config.source.topics or _table_topics(settings, config, signal)
-    others = [*config.topics.all(), *_other_topics(settings).values()]
+    known = _other_topics(settings)
+    if traits.has_schema_topic and (schema_topic := known.pop(SCHEMA_CHANGES, "")):
+        body = f"{body}|{quoted(schema_topic)}"
+    others = [*config.topics.all(), *known.values()]
     wanted = compile_java(body)
     unwanted = [quoted(topic) + "$" for topic in dict.fromkeys(others) if wanted.matches(topic)]
     if config.output:

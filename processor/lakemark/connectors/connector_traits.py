@@ -26,6 +26,8 @@ class ConnectorTraits:
         example: a ``database.url``, to be shown.
         reads_know_their_place: whether proofs of reads have a `place`: then no window rows are
             written, and no signal table is needed.
+        has_schema_topic: whether its schema topic is read with those of the tables: there it says
+            that it has read their structure, as it does when it begins without offsets.
         container: what a table stands in, as the connector's lists call it: ``schema``.
         naming: settings that name tables, or what holds or sends them, beside those of all
             connectors: what they name must be known.
@@ -42,6 +44,7 @@ class ConnectorTraits:
     schemes: tuple[str, ...]
     example: str
     reads_know_their_place: bool
+    has_schema_topic: bool
     container: str
     naming: tuple[str, ...]
     shown: tuple[str, ...]

@@ -181,6 +181,7 @@ class TableReport:
     """The contents of a stretch for one table.
 
     Attributes:
+        deletes, updates: of the events those that delete a row or its old key, or update a row.
         bad: records that cannot be decoded.
         unread: those of them of which not even the key can be read: any row may miss them.
         reread: canonical keys whose rows miss an event.
@@ -196,6 +197,8 @@ class TableReport:
     newest_ts: int = 0
     own_snapshots: set[int] = field(default_factory=set)
     own_ends: bool = False
+    deletes: int = 0
+    updates: int = 0
     unknown_columns: set[str] = field(default_factory=set)
     reread: list[str] = field(default_factory=list)
     stop: tuple[str, str] | None = None
@@ -213,8 +216,7 @@ class DecodedRange:
         applied_position: the partition's applied position after the stretch.
         kinds: records by kind, for metrics.
         regressed: offset of the first regressed event, -1 = none.
-        first_times: source times of a slot's first transactions in it, see
-            `replay_filter.first_times`.
+        beginnings: when the connector began without offsets, see `replay_filter.beginnings`.
         applied: indices of the events that count, in log order, by table.
         keys: canonical keys that were made, by index; None where the record's cannot be read.
     """
@@ -229,7 +231,7 @@ class DecodedRange:
     applied_position: AppliedPosition
     kinds: dict[int, int]
     regressed: int = -1
-    first_times: list[int] = field(default_factory=list)
+    beginnings: dict[int, int] = field(default_factory=dict)
     applied: dict[str, list[int]] = field(default_factory=dict)
     keys: dict[int, bytes | None] = field(default_factory=dict)
 
@@ -256,4 +258,4 @@ class Report(msgspec.Struct):
     regressed: int = -1
     creates: bool = False
     learnt: Learnt = NOTHING_LEARNT
-    first_times: list[int] = []
+    beginnings: dict[int, int] = {}

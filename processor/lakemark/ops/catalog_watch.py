@@ -28,7 +28,14 @@ import structlog
 from msgspec import to_builtins
 
 from lakemark import plans
-from lakemark.connectors.catalog_changes import Action, CatalogLook, Difference, TableLook
+from lakemark.connectors.catalog_changes import (
+    Action,
+    Cascades,
+    CatalogLook,
+    Difference,
+    TableLook,
+    children_of,
+)
 from lakemark.connectors.catalog_policies import CODES, OutcomeOf
 from lakemark.connectors.connector import Connector
 from lakemark.connectors.database import Database, DatabaseAccess
@@ -327,6 +334,7 @@ class CatalogWatch:
         self._tables: frozenset[str] = frozenset()
         self._columns: Mapping[str, frozenset[str]] = {}
         self._numerics: Mapping[str, frozenset[str]] = {}
+        self._children: Mapping[str, Cascades] = {}
         self._said: tuple[int, set[str]] = (-1, set())
         self._failure = ""
         self._soon = threading.Event()
@@ -352,6 +360,13 @@ class CatalogWatch:
         """Return columns of type numeric, by table, as the newest successful look found them."""
         return self._numerics
 
+    def children(self) -> Mapping[str, Cascades]:
+        """Return the tables that change without an event, by the table whose events tell it.
+
+        What was kept of an earlier start counts until the first successful look.
+        """
+        return self._children
+
     def look(self) -> list[Difference]:
         """Look once, write the control records that follow, and store the facts.
 
@@ -362,6 +377,8 @@ class CatalogWatch:
             return []
         database = self._ask(self._config.database)
         seen = self._seen(database)
+        if seen is not None and not self._tables:
+            self._children = children_of(seen.facts)
         entries = self._state().tables.items()
         waiting = [name for name, entry in entries if entry.code == UNSEEN]
         now = database.look(
@@ -384,6 +401,7 @@ class CatalogWatch:
         every = sorted([*late, *changes], key=lambda change: change.table)
         self._log(changes)
         self._numerics = {name: table.numerics for name, table in now.tables.items()}
+        self._children = children_of(now)
         self._say(every, now, state, fills=fills, waiting=waiting, mended=database.mended)
         wait = [
             change

@@ -28,7 +28,7 @@ from lakemark.model.positions import one_transaction
 from lakemark.model.schema import TableSchema
 from lakemark.settings.table_id import plain_of
 from lakemark.source.fold import Folded, Raw, fold
-from lakemark.source.replay_filter import drop_replays, first_times
+from lakemark.source.replay_filter import beginnings, drop_replays
 
 _BESIDE: Final = frozenset({int(Kind.TRUNCATE), int(Kind.INCREMENTAL)})  # may stand anywhere
 
@@ -55,7 +55,7 @@ def decode_range(records: Records, plan: StretchPlan, heads: Headers | None = No
     first, last = (records.offsets[0], records.offsets[-1]) if records.offsets else (-1, -1)
     out = DecodedRange(records.topic, records.partition, first, last, [], [], {}, reached, {})
     out.kinds = dict(Counter(heads.kind))
-    out.first_times = first_times(heads.kind, heads.position, heads.source_ts, gated.keep)
+    out.beginnings = beginnings(heads.kind, heads.position, heads.source_ts, gated.keep)
     by_table: dict[str, list[int]] = {}
     if len(set(map(heads.table.__getitem__, gated.keep))) == 1:  # a topic is mostly one table's
         by_table[heads.table[gated.keep[0]]] = gated.keep
@@ -250,6 +250,8 @@ class _Work:
         report.events += len(indices)
         heads = self.heads
         report.newest_ts = max(map(heads.source_ts.__getitem__, indices))
+        ops = [*map(heads.op.__getitem__, indices)]
+        report.deletes, report.updates = ops.count("d"), ops.count("u")
         rowful = indices
         if Kind.TRUNCATE in self.out.kinds:
             truncates = [heads.position[i] for i in indices if heads.kind[i] == Kind.TRUNCATE]

@@ -113,26 +113,37 @@ def _in_order(
     return Gated(keep, 0, None, AppliedPosition(at[-1], newest))
 
 
-def first_times(
+def beginnings(
     kinds: Sequence[int],
     position: Sequence[bytes],
     source_ts: Sequence[int],
     keep: Sequence[int],
-) -> list[int]:
-    """Source times of a slot's first transactions, of which a stretch has events; mostly none.
+) -> dict[int, int]:
+    """Return when the connector began without offsets, as a stretch shows it; mostly never.
 
-    The first transaction of a slot has no last commit. A connector that begins without offsets
-    after it had sent something has a new one, and what was changed before may be in no record. All
-    events of a transaction have the same source time.
+    After it had sent something, what was changed before may be in no record. PostgreSQL's has a new
+    slot then, whose first transaction has no last commit; all events of a transaction have the same
+    source time. Those of MySQL and MariaDB read the structure of their tables, and say so in the
+    schema topic: all records of it have the place in the log, and each a later time.
 
     Args:
         kinds: of the records of one partition.
         position: of the same.
         source_ts: of the same.
         keep: indices of the events that are new; rows of the signal table count beside them.
+
+    Returns:
+        source times in microseconds, by a number that is each beginning's own.
     """
     signal, events = int(Kind.SIGNAL), list(keep)
     if signal in kinds:
         events += [at for at, kind in enumerate(kinds) if kind == signal]
     found = positions.which_first([*map(position.__getitem__, events)])
-    return sorted({source_ts[events[at]] for at in found if kinds[events[at]] in _LOGGED})
+    times = {source_ts[events[at]] for at in found if kinds[events[at]] in _LOGGED}
+    told = {time: time for time in sorted(times)}
+    structure = int(Kind.SCHEMA_CHANGE)
+    for at, kind in enumerate(kinds) if structure in kinds else ():
+        if kind == structure and position[at] != positions.LOWEST:
+            place = positions.snapshot_of(position[at])
+            told[place] = min(told.get(place, source_ts[at]), source_ts[at])
+    return told

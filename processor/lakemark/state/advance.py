@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from lakemark.connectors.catalog_changes import Cascades
 from lakemark.model import positions
 from lakemark.model.decoding import REPORT, Report
 from lakemark.model.fills import UNSEEN
@@ -25,6 +26,10 @@ UNREAD: Final = "records came of which not even the key can be read: any row may
 BEGUN_ANEW: Final = (
     "the connector began without offsets, as one does that was deleted or lost its slot: changes "
     "from before that may be missing, and rows deleted meanwhile still be here"
+)
+CASCADED: Final = (
+    "rows of {table} were deleted, or changed what others refer to: a foreign key may have changed "
+    "rows here, which is in no event"
 )
 ADOPTED: Final = (
     "the checkpoint is new, and the table is not: changes since its last one may be missing, and "
@@ -312,19 +317,23 @@ def _own_snapshots(
 def begun_anew(state: PipelineState, reports: Sequence[Report]) -> None:
     """Have all tables snapshotted again if the connector began without offsets.
 
-    Then it may have missed changes of any table. Its slot is new: the first transaction of a new
-    slot is newer than that of the slot before. Where none is known, it is newer than what was
-    streamed before it; that of a pipeline's first slot is not.
+    Then it may have missed changes of any table. A beginning is newer than the one before. Where
+    none is known, it is newer than what was streamed before it; a pipeline's first is not.
 
     Args:
         state: the state being made, with the applied positions of the batch before.
         reports: of the batch.
     """
-    times = {time for report in reports for time in report.first_times}
-    newest = max(times, default=0)
+    times: dict[int, int] = {}
+    for report in reports:
+        for number, time in report.beginnings.items():
+            times[number] = min(time, times.get(number, time))
+    times.pop(state.begun_at or state.begun, None)
+    newest = max(times.values(), default=0)
     if newest <= state.begun:
         return  # it goes on, or comes again
     known, state.begun = state.begun, newest
+    state.begun_at = max(number for number, time in times.items() if time == newest)
     applied = [reached for found in state.applied.values() for reached in found.values()]
     streamed = [
         reached for reached in applied if positions.is_of_stream(bytes.fromhex(reached.position))
@@ -334,6 +343,23 @@ def begun_anew(state: PipelineState, reports: Sequence[Report]) -> None:
         return
     for entry in state.entries():
         entry.repair.doubt_all(BEGUN_ANEW, state.batch)
+
+
+def cascaded(
+    state: PipelineState, reports: Sequence[Report], children: Mapping[str, Cascades]
+) -> None:
+    """Have tables read again of which a foreign key may have changed rows without an event.
+
+    Args:
+        state: the state being made.
+        reports: of a step.
+        children: by table those that change with it, see `catalog_changes.children_of`.
+    """
+    for report in reports:
+        for table, found in report.tables.items():
+            for child, updates in children.get(table, {}).items():
+                if found.deletes or (updates and found.updates):
+                    tables.doubt_all(state, child, CASCADED.format(table=table))
 
 
 def chunks(

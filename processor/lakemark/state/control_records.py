@@ -191,15 +191,7 @@ def _runs(entry: TableState | None, code: str | None) -> bool:
 
 
 def _doubt(state: PipelineState, table: str, reason: str | None) -> None:
-    """Note that any row may be wrong; of an unknown table, only while a run may be reading it."""
-    left = state.left.get(table)
-    entry = left.entry if left else state.tables.get(table)
-    if entry is None and state.runs:
-        entry = state.tables[table] = TableState(since_batch=state.batch)
-    if entry is not None:
-        why = reason or "events of it may be missing"
-        entry.repair.doubt_all(why[:_SHOWN], state.batch)
-        state.ignorable.pop(table, None)  # the catalog says whether they are gone still
+    tables.doubt_all(state, table, (reason or "events of it may be missing")[:_SHOWN])
 
 
 def _fill(

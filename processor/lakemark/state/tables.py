@@ -130,7 +130,8 @@ class PipelineState(msgspec.Struct):
         runs: snapshot runs that are armed: only then are touches packed.
         learnt_event, learnt_tables: see `learnt`; like `applied`, stored under the names that they
             had first.
-        begun: source time of the first transaction of the connector's slot, 0 = not known.
+        begun: source time at which the connector began without offsets, 0 = not known.
+        begun_at: the number of that beginning, see `replay_filter.beginnings`.
         begun_after: by topic, the batch after which it began again, at offsets of other records.
         output_prefixes: of the output topics that were ever written: they are read by nobody here.
         left: tables that the configuration no longer names, see `selection`.
@@ -152,6 +153,7 @@ class PipelineState(msgspec.Struct):
         default_factory=dict, name="wrappers"
     )
     begun: int = 0
+    begun_at: int = 0
     begun_after: dict[str, int] = msgspec.field(default_factory=dict)
     output_prefixes: list[str] = msgspec.field(default_factory=list)
     left: dict[str, LeftOut] = msgspec.field(default_factory=dict)
@@ -392,6 +394,17 @@ def new_epoch(state: PipelineState, start: Offsets) -> None:
         entry.repair.doubt_all(gone, state.batch)
         if entry.code == "position-regressed":
             entry.resume(state.batch)
+
+
+def doubt_all(state: PipelineState, table: str, reason: str) -> None:
+    """Note that any row may be wrong; of an unknown table, only while a run may be reading it."""
+    left = state.left.get(table)
+    entry = left.entry if left else state.tables.get(table)
+    if entry is None and state.runs:
+        entry = state.tables[table] = TableState(since_batch=state.batch)
+    if entry is not None:
+        entry.repair.doubt_all(reason, state.batch)
+        state.ignorable.pop(table, None)  # the catalog says whether they are gone still
 
 
 def end_fills(state: PipelineState, passed: Callable[[TableState], bytes | None]) -> None:

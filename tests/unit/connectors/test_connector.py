@@ -91,6 +91,17 @@ def test_another_delimiter():
     assert not reads(found, "shop_transaction")
 
 
+@pytest.mark.parametrize(
+    ("java_class", "read"),
+    [("mariadb.MariaDbConnector", True), ("postgresql.PostgresConnector", False)],
+)
+def test_the_schema_topic_is_read_where_it_tells_that_the_connector_begins(java_class, read):
+    found = parse({"connector.class": f"io.debezium.connector.{java_class}"})
+    assert reads(found, "shop") == read
+    assert reads(found, "shop.public.orders")
+    assert not reads(found, "shop.transaction")
+
+
 def test_a_given_topic_pattern_is_taken_but_not_for_our_own_topics():
     found = parse(source__topics=r"shop\..*|routed-.*")
     assert reads(found, "routed-orders")

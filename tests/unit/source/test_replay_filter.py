@@ -6,7 +6,7 @@ from lakemark.connectors.postgres import positions as lsns
 from lakemark.model import positions
 from lakemark.model.decoding import AppliedPosition
 from lakemark.model.events import Kind
-from lakemark.source.replay_filter import drop_replays, first_times
+from lakemark.source.replay_filter import beginnings, drop_replays
 
 CHANGE, OWN, READ, TRUNCATE = Kind.CHANGE, Kind.OWN_SNAPSHOT, Kind.INCREMENTAL, Kind.TRUNCATE
 
@@ -129,4 +129,23 @@ def first(lsn):
 def test_a_slots_first_transaction_is_told_by_what_it_lacks(events, times):
     kinds, where, when = ([b"", *(e[n] for e in events)] for n in range(3))
     keep = [n for n, kind in enumerate(kinds) if n and kind != Kind.SIGNAL]
-    assert first_times(kinds, where, when, keep) == times
+    assert beginnings(kinds, where, when, keep) == {time: time for time in times}
+
+
+def read_at(file: int) -> bytes:
+    """The position of what MySQL's connector read at the beginning of a file of the log."""
+    fields = {"file": [f"binlog.{file:06}"], "pos": [4], "total_order": [None]}
+    (found,) = positions.rules_of("mysql").from_source(
+        fields, [True], positions.epoch_number("mysql", 0)
+    )
+    return found
+
+
+def test_a_read_structure_is_one_beginning_and_its_records_have_one_place():
+    first, second = (read_at(file) for file in (3, 4))
+    events = [(first, 50), (first, 51), (positions.LOWEST, 52), (second, 60)]
+    where, when = ([event[n] for event in events] for n in range(2))
+    kinds = [Kind.SCHEMA_CHANGE] * len(events)
+    told = {positions.snapshot_of(first): 50, positions.snapshot_of(second): 60}
+    assert beginnings(kinds, where, when, []) == told
+    assert beginnings([Kind.SCHEMA_CHANGE], [first], [70], []) == {positions.snapshot_of(first): 70}

@@ -447,10 +447,57 @@ def test_a_slot_made_anew_puts_all_tables_in_doubt_and_the_first_one_none(
     state = state_of()
     state.left["public.left"] = LeftOut(TableState())
     state.begun, state.applied = known, {TOPIC: dict(enumerate(applied))}
-    advance.begun_anew(state, [report(first_times=times)])
+    advance.begun_anew(state, [report(beginnings={time: time for time in times})])
     reasons = {entry.repair.resnapshot for entry in state.entries()}
     assert reasons == {advance.BEGUN_ANEW if doubt else ""}
     assert state.begun == max([known, *times])
+
+
+def test_records_of_one_beginning_that_come_in_several_batches_are_one():
+    state = state_of()
+    for batch, time in enumerate((50, 55, 59)):
+        state.batch = batch
+        advance.begun_anew(
+            state, [report(beginnings={7: time}), report(1, beginnings={7: time + 1})]
+        )
+    assert {entry.repair.resnapshot for entry in state.entries()} == {""}
+    advance.begun_anew(state, [report(beginnings={7: 58, 9: 70})])
+    assert {entry.repair.resnapshot for entry in state.entries()} == {advance.BEGUN_ANEW}
+    assert (state.begun, state.begun_at) == (70, 9)
+
+
+# -- what a foreign key changes without an event ----------------------------------------------------
+
+CHILDREN = {"public.parent": {"public.child": False, "public.named": True}}
+
+
+@pytest.mark.parametrize(
+    ("found", "doubted"),
+    [
+        (TableReport(events=3), set()),
+        (TableReport(events=1, deletes=1), {"public.child", "public.named"}),
+        (TableReport(events=1, updates=1), {"public.named"}),
+    ],
+)
+def test_tables_that_follow_a_foreign_key_are_read_again(found, doubted):
+    state = PipelineState(
+        batch=9, tables={name: TableState() for name in CHILDREN["public.parent"]}
+    )
+    advance.cascaded(state, [report(of={"public.parent": found})], CHILDREN)
+    assert {name for name, entry in state.tables.items() if entry.repair.resnapshot} == doubted
+    assert {state.tables[name].repair.resnapshot_since for name in doubted} <= {9}
+    advance.cascaded(state, [report(of={"public.other": found})], CHILDREN)
+    assert "public.other" not in state.tables
+
+
+def test_a_table_of_which_nothing_came_is_doubted_only_while_a_run_reads_it():
+    found = report(of={"public.parent": TableReport(events=1, deletes=1)})
+    state = PipelineState(batch=9)
+    advance.cascaded(state, [found], CHILDREN)
+    assert not state.tables
+    state.runs = {"r"}
+    advance.cascaded(state, [found], CHILDREN)
+    assert state.tables["public.child"].repair.resnapshot
 
 
 # -- offsets and applied positions -----------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Self
 
 import msgspec
 
-from lakemark.connectors.catalog_changes import TableLook
+from lakemark.connectors.catalog_changes import Cascades, TableLook
 from lakemark.connectors.mysql.positions import pack
 
 
@@ -33,6 +33,21 @@ class ColumnFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     generated: bool = False
 
 
+class Cascade(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A foreign key that changes or deletes rows of its table without an event.
+
+    Attributes:
+        name: of the constraint.
+        parent: the table that it refers to.
+        updates: whether it does so also when an event updates the parent's row. A change of the
+            parent's own key comes as a delete and a create.
+    """
+
+    name: str
+    parent: str
+    updates: bool = False
+
+
 class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """One captured table, as a `TableLook`.
 
@@ -45,7 +60,7 @@ class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
         key: columns of the key, in its order: the primary one, else the unique index that the
             connector takes; empty if there is none.
         partitions: their names, in the table's order; none of a table without.
-        cascades: foreign keys that change or delete its rows with those of another table.
+        cascades: foreign keys that change or delete its rows without an event.
     """
 
     name: str
@@ -53,7 +68,7 @@ class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     columns: tuple[ColumnFacts, ...] = ()
     key: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
-    cascades: tuple[str, ...] = ()
+    cascades: tuple[Cascade, ...] = ()
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -74,6 +89,12 @@ class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_whole(self) -> bool:
         """See `TableLook`: the log has all of a table."""
         return True
+
+    @property
+    def changed_by(self) -> Cascades:
+        """See `TableLook`."""
+        updating = {one.parent for one in self.cascades if one.updates}
+        return {one.parent: one.parent in updating for one in self.cascades}
 
     @property
     def may_fill(self) -> bool:

@@ -1,9 +1,10 @@
 """The captured tables of MySQL and MariaDB: from the catalog's facts to findings. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from lakemark.connectors.mysql.catalog_facts import Cascade
 from lakemark.connectors.mysql.names import quoted
 from lakemark.model.findings import Finding, fine, warning, wrong
 from lakemark.settings.table_id import pair_of
@@ -25,8 +26,7 @@ class Relation:
         key: columns of the key that its events have, in order; empty: it has none.
         types: of its columns, by name: the base type in lower case, such as ``bigint``.
         generated: columns that the database computes.
-        changed_unseen: columns that a foreign key's cascade changes, or deletes the row of, by the
-            constraint's name: of MariaDB no event tells it.
+        cascades: foreign keys that change or delete its rows without an event.
     """
 
     table: str
@@ -35,7 +35,7 @@ class Relation:
     key: tuple[str, ...] = ()
     types: tuple[tuple[str, str], ...] = ()
     generated: tuple[str, ...] = ()
-    changed_unseen: tuple[str, ...] = ()
+    cascades: tuple[Cascade, ...] = ()
 
 
 def findings(
@@ -84,7 +84,7 @@ def findings(
             for relation in tables
             for finding in _columns(relation, is_mariadb=is_mariadb, generated_lost=generated_lost)
         ),
-        *(f for r in tables if is_mariadb for f in _cascades(r)),
+        *(_cascades(relation, {other.table for other in tables}) for relation in tables),
     ]
 
 
@@ -142,15 +142,29 @@ def _columns(relation: Relation, *, is_mariadb: bool, generated_lost: bool) -> I
         yield fine("columns", relation.table, "events have all of them")
 
 
-def _cascades(relation: Relation) -> Iterator[Finding]:
-    if relation.changed_unseen:
-        yield warning(
+def _cascades(relation: Relation, captured: Container[str]) -> Finding:
+    """Return whether its rows change unseen; a captured parent's events have it read again."""
+    unseen = [one for one in relation.cascades if one.parent not in captured]
+    if unseen:
+        return warning(
             "cascades",
             relation.table,
-            f"rows change by foreign keys ({', '.join(relation.changed_unseen)}) without an event:"
-            " its copy keeps what they were until it is read again",
-            f"lakemark snapshot start {relation.table} after such changes, or delete the rows"
-            " before their parents",
+            f"rows change by foreign keys ({_named(unseen)}) without an event, and the connector"
+            " does not capture the tables that they follow: its copy keeps what they were until"
+            " it is read again",
+            f"capture {', '.join(sorted({one.parent for one in unseen}))}, or after such changes:"
+            f" lakemark snapshot start {relation.table}",
         )
-    else:
-        yield fine("cascades", relation.table, "no foreign key changes its rows")
+    if relation.cascades:
+        parents = ", ".join(sorted({one.parent for one in relation.cascades}))
+        return fine(
+            "cascades",
+            relation.table,
+            f"rows change by foreign keys ({_named(relation.cascades)}) without an event: it is"
+            f" read again after rows of {parents} were deleted",
+        )
+    return fine("cascades", relation.table, "no foreign key changes its rows unseen")
+
+
+def _named(cascades: Sequence[Cascade]) -> str:
+    return ", ".join(one.name for one in cascades)

@@ -44,7 +44,8 @@ def _problems(settings: Mapping[str, str]) -> Iterator[Mistake]:
     if not _is(settings, "include.schema.changes", default="true"):
         yield Mistake(
             "include.schema.changes",
-            "is false: what a statement such as ALTER TABLE did is only seen in the catalog",
+            "is false: a connector that begins without its offsets is not noticed, nor what was"
+            " changed before it began",
             "set it to true",
             warning=True,
         )
@@ -69,6 +70,7 @@ TRAITS: Final = ConnectorTraits(
     schemes=(MYSQL,),
     example="mysql://lakemark@localhost:3306/shop",
     reads_know_their_place=False,
+    has_schema_topic=True,
     container="database",
     naming=(),
     shown=("database.server.id",),

@@ -129,7 +129,7 @@ def _relations(
             key=_key(schemas.get(table)),
             types=tuple((column.name, column.kind.base) for column in columns.get(table, ())),
             generated=tuple(column.name for column in columns.get(table, ()) if column.generated),
-            changed_unseen=tuple(changing.get(table, ())),
+            cascades=tuple(changing.get(table, ())),
         )
         for table in names
     )

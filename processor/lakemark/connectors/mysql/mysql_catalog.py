@@ -16,6 +16,7 @@ from lakemark.connectors.mysql.catalog import (
     key_of,
     tables_of,
 )
+from lakemark.connectors.mysql.catalog_facts import Cascade
 from lakemark.connectors.mysql.connector_settings import MARIADB, MYSQL
 from lakemark.connectors.mysql.mysql_errors import number_of, translated
 from lakemark.connectors.mysql.mysql_session import Session, connect
@@ -50,13 +51,18 @@ FROM information_schema.tables WHERE table_schema = %s AND table_name = %s
 """
 _COUNTER: Final = re.compile(r" AUTO_INCREMENT=\d+")
 _CASCADES: Final = """
-SELECT constraint_schema, table_name, constraint_name
+SELECT constraint_schema, table_name, constraint_name, unique_constraint_schema,
+       referenced_table_name,
+       update_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT')
+       AND COALESCE(unique_constraint_name, '') <> 'PRIMARY'
 FROM information_schema.referential_constraints
 WHERE constraint_schema NOT IN %s
   AND (delete_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT')
        OR update_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT'))
 ORDER BY constraint_schema, table_name, constraint_name
 """
+_LOGGED_CASCADES: Final = "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'"
+"""Of MySQL from 9.6 on; where it is OFF, what foreign keys do is in the log."""
 _NAMES: Final = """
 SELECT column_name FROM information_schema.columns
 WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position
@@ -280,15 +286,20 @@ def columns_of(session: Session, tables: Sequence[str]) -> dict[str, list[Catalo
     return tables_of(session.execute(CATALOG_SQL, {"tables": pairs})) if pairs else {}
 
 
-def cascades(session: Session) -> dict[str, list[str]]:
-    """Return the foreign keys that change or delete a table's rows with its parent's, by table.
+def cascades(session: Session) -> dict[str, list[Cascade]]:
+    """Return the foreign keys that change or delete rows without an event, by their table.
+
+    MariaDB does so, and MySQL where InnoDB itself takes care of foreign keys.
 
     Raises:
         pymysql.MySQLError: whatever the session raises.
     """
-    found: dict[str, list[str]] = {}
-    for database, name, constraint in session.execute(_CASCADES, [SYSTEM]):
-        found.setdefault(text_of(database, name), []).append(constraint)
+    found: dict[str, list[Cascade]] = {}
+    if any(value == "OFF" for _, value in session.execute(_LOGGED_CASCADES)):
+        return found
+    for database, name, constraint, *parent, updates in session.execute(_CASCADES, [SYSTEM]):
+        one = Cascade(constraint, text_of(*parent), bool(int(updates)))
+        found.setdefault(text_of(database, name), []).append(one)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Self
 
 import msgspec
 
-from lakemark.connectors.catalog_changes import TableLook
+from lakemark.connectors.catalog_changes import NO_CASCADES, Cascades, TableLook
 
 Numbers = tuple[int, ...]
 """Columns, each by its attnum."""
@@ -160,6 +160,11 @@ class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
         """See `TableLook`: the publication has all of it."""
         is_listed = self.column_list is None or {*self.column_names} <= {*self.column_list}
         return self.published and not self.row_filter and is_listed
+
+    @property
+    def changed_by(self) -> Cascades:
+        """See `TableLook`: what a foreign key does is in the log."""
+        return NO_CASCADES
 
     @property
     def may_fill(self) -> bool:

@@ -60,6 +60,7 @@ TRAITS: Final = ConnectorTraits(
     schemes=("postgresql", "postgres"),
     example="postgresql://lakemark@localhost:5432/shop",
     reads_know_their_place=False,
+    has_schema_topic=False,
     container="schema",
     naming=("publication.name",),
     shown=(SLOT, "publication.name", "plugin.name"),

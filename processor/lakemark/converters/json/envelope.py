@@ -127,6 +127,7 @@ class Odd(NamedTuple):
     source_ts: int = 0
     reason: str | None = None
     detail: str | None = None
+    source: Source | None = None
 
 
 class _Wrappers:
@@ -347,7 +348,7 @@ def _odd(record: _Other) -> Odd:  # noqa: PLR0911 - one return per kind of recor
     if record.aggregate_type is not None and record.type is not None:
         return Odd(Kind.NOTIFICATION, _micros(record.timestamp))
     if record.ddl is not None or record.databaseName is not None or bytes(record.tableChanges):
-        return Odd(Kind.SCHEMA_CHANGE, ts)
+        return Odd(Kind.SCHEMA_CHANGE, ts, source=record.source)
     if record.ts_ms is not None and record.source is None:
         return Odd(Kind.HEARTBEAT, ts)
     return _bad("not-debezium", "neither op nor any field of another Debezium record")
@@ -434,7 +435,8 @@ def decode(
     for at, what in odd.items():
         out.kind[at] = int(what.kind)
         out.source_ts[at] = what.source_ts
-        out.position[at] = positions.LOWEST
+        out.snapshot[at] = _snapshot(what.source or NO_SOURCE)
+        out.position[at] = _began_at(what, out.snapshot[at], connector, epoch)
         out.reason[at], out.detail[at] = what.reason, what.detail
     return out
 
@@ -480,9 +482,7 @@ def kind_of(op: str, source: Source, identity: SourceIdentity) -> tuple[int, str
 def _plan(op: str | None, source: Source, identity: SourceIdentity) -> _Plan:
     outer = source.schema or source.db
     table = text_of(*filter(None, (outer, source.table))) if source.table else ""
-    snapshot = source.snapshot
-    if not isinstance(snapshot, str):
-        snapshot = "true" if snapshot else "false"
+    snapshot = _snapshot(source)
     if op is None:
         return _Plan(Kind.BAD, "", "", "false")
     kind = _KINDS.get(op)
@@ -504,6 +504,22 @@ def _plan(op: str | None, source: Source, identity: SourceIdentity) -> _Plan:
     elif op == "r" and snapshot not in {"false", "incremental"}:
         kind = Kind.OWN_SNAPSHOT
     return _Plan(int(kind), table, op, snapshot)
+
+
+def _snapshot(source: Source) -> str:
+    if isinstance(source.snapshot, str):
+        return source.snapshot
+    return "true" if source.snapshot else "false"
+
+
+def _began_at(record: Odd, snapshot: str, connector: str, epoch: int) -> bytes:
+    """Return the place at which the connector has read its tables' structure, or `LOWEST`."""
+    if record.kind != Kind.SCHEMA_CHANGE or snapshot == "false" or connector not in positions.KINDS:
+        return positions.LOWEST
+    rules = positions.rules_of(connector)
+    names = [*rules.fields, *rules.of_transaction]
+    fields = {name: [getattr(record.source, name, None)] for name in names}
+    return rules.from_source(fields, [True], epoch)[0] or positions.LOWEST
 
 
 def _bad_plan(table: str, op: str, snapshot: str, reason: str, detail: str) -> _Plan:

@@ -39,9 +39,9 @@ from lakemark.model.positions import PositionRules
 from lakemark.model.schema import TableSchema
 
 _MOST: Final = 2**31 - 1  # bytes of an Arrow array with 32 bit offsets
-_CREATE, _DELETE = ord("c"), ord("d")
+_CREATE, _UPDATE, _DELETE = ord("c"), ord("u"), ord("d")
 _OPS: Final = np.zeros(256, np.int8)
-_OPS[[ord("u"), _CREATE, _DELETE]] = [0, 1, 2]
+_OPS[[_UPDATE, _CREATE, _DELETE]] = [0, 1, 2]
 _OP_NAMES: Final = pa.array(["u", "c", "d"])
 
 
@@ -147,7 +147,12 @@ def decode_range(
         )
         if not isinstance(schema, TableSchema):
             return None
-        report = TableReport(events=len(events.rows), newest_ts=int(events.times.max()))
+        report = TableReport(
+            events=len(events.rows),
+            newest_ts=int(events.times.max()),
+            deletes=int((events.op == _DELETE).sum()),
+            updates=int((events.op == _UPDATE).sum()),
+        )
         packet, report.clamped = _packet(values, names, events, schema, plan)
     except _NotPlainError:
         return None

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lakemark.connectors.catalog_changes import Action
 from lakemark.connectors.mysql.catalog_differences import differences
-from lakemark.connectors.mysql.catalog_facts import ColumnFacts, SourceFacts, TableFacts
+from lakemark.connectors.mysql.catalog_facts import Cascade, ColumnFacts, SourceFacts, TableFacts
 
 T = "shop.orders"
 ID = ColumnFacts("id", "int(11)", "int", nullable=False)
@@ -43,7 +43,7 @@ READ, NOTHING, STOP, GONE = Action.READ_AGAIN, Action.NOTHING, Action.STOP, Acti
         (altered(key=()), [("key-changed", STOP)]),
         (altered(columns=(ID,)), [("column-dropped", NOTHING)]),
         (altered(columns=(NOTE, ID)), []),
-        (altered(cascades=("fk",)), []),
+        (altered(cascades=(Cascade("fk", "shop.parent"),)), []),
         (having(msgspec.structs.replace(NOTE, type="varchar(30)")), [("type-changed", NOTHING)]),
         (having(msgspec.structs.replace(NOTE, type="varchar(10)")), [("rewritten", READ)]),
         (having(msgspec.structs.replace(NOTE, type="text", base="text")), [("rewritten", READ)]),

@@ -3,6 +3,7 @@
 import pytest
 
 from lakemark.connectors.mysql import checks_server, checks_tables
+from lakemark.connectors.mysql.catalog_facts import Cascade
 from lakemark.connectors.mysql.checks_server import DatabaseFacts, ServerFacts, SignalTable
 from lakemark.connectors.mysql.checks_tables import Relation
 from lakemark.connectors.mysql.connector_settings import MARIADB_TRAITS, TRAITS
@@ -89,7 +90,7 @@ def test_tables_as_they_should_be():
         ({"key": ()}, {("key", Verdict.ERROR)}),
         ({"types": (("a", "inet6"),)}, {("columns", Verdict.ERROR)}),
         ({"generated": ("g",)}, set()),
-        ({"changed_unseen": ("fk",)}, {("cascades", Verdict.WARNING)}),
+        ({"cascades": (Cascade("fk", "shop.not_captured"),)}, {("cascades", Verdict.WARNING)}),
     ],
 )
 def test_what_a_table_lacks(relation, expected):
@@ -102,9 +103,13 @@ def test_generated_columns_stop_the_connector_where_the_log_lacks_them():
     assert bad(of_tables(changed, lost=True)) == {("columns", Verdict.ERROR)}
 
 
-def test_mysql_sends_what_a_cascade_does():
-    changed = Relation("shop.child", key=("id",), changed_unseen=("fk",))
-    assert "cascades" not in {one.check for one in of_tables(changed, is_mariadb=False)}
+def test_a_table_is_read_again_after_the_deletes_of_a_captured_parent():
+    child = Relation("shop.child", key=("id",), cascades=(Cascade("fk", FINE.table),))
+    (said,) = [
+        f for f in of_tables(FINE, child) if (f.check, f.subject) == ("cascades", child.table)
+    ]
+    assert said.verdict is Verdict.OK
+    assert FINE.table in said.reason
 
 
 def test_a_view_that_is_named_is_a_mistake_and_no_table_is_an_error():

@@ -140,3 +140,37 @@ def test_a_snapshot_of_the_connector_shows_the_log_up_to_its_place(read, event):
     assert positions.taken_before(own, at) == later
     assert positions.below_truncate(own, at) == later
     assert own < at, "in a table nothing loses against it"
+
+
+# -- the schema topic -------------------------------------------------------------------------------
+
+
+def schema_change(**source) -> bytes:
+    """A record of the schema topic as MariaDB's connector writes it."""
+    block = {
+        "version": "3.5.0.Final", "connector": "mariadb", "name": "shop", "ts_ms": 1795718490434,
+        "snapshot": "true", "db": "shop", "sequence": None, "ts_us": 1795718490434411,
+        "table": "orders", "server_id": 0, "gtid": None, "file": "binlog.000004", "pos": 13264,
+        "row": 0, "thread": None, "query": None,
+    }  # fmt: skip
+    return json.dumps({
+        "source": block | source, "ts_ms": 1795718490500, "databaseName": "shop",
+        "schemaName": None, "ddl": "CREATE TABLE `orders` (…)", "tableChanges": [],
+    }).encode()  # fmt: skip
+
+
+def test_a_structure_that_was_read_has_the_place_of_that_read():
+    said = [
+        schema_change(),
+        schema_change(snapshot="false", gtid="0-101-1"),
+        schema_change(file="binlog.000005", pos=4),
+        schema_change(file=None),
+    ]
+    identity = SourceIdentity("mariadb", "shop")
+    found = envelope.decode(said, [b"{}"] * 4, identity=identity, epoch=KIND)
+    assert found.kind == [Kind.SCHEMA_CHANGE] * 4
+    assert found.table == [""] * 4
+    read, told, later, nowhere = found.position
+    assert (told, nowhere) == (positions.LOWEST, positions.LOWEST)
+    assert [positions.is_own_snapshot(one) for one in (read, later)] == [True, True]
+    assert positions.snapshot_of(read) < positions.snapshot_of(later)
