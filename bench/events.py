@@ -40,6 +40,13 @@ ARROW: Final = pa.schema(
         ("note", pa.string()),
     ]
 )
+HEADERS: Final = [
+    ("__debezium.context.connectorLogicalName", CONNECTOR.encode()),
+    ("__debezium.context.taskId", b"0"),
+    ("__debezium.context.connectorName", b"postgresql"),
+    ("__debezium.context.runId", b"01a21929-a704-7a34-941f-87719236e97f"),
+]
+"""Of every record, unless `extended.headers.enabled` is false."""
 SLICE: Final = 100_000  # rows that are made at once
 HOT: Final = 0.01  # of the rows are hot, if any
 STATUS: Final = ("new", "paid", "packed", "shipped", "delivered", "returned")

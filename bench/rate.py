@@ -23,7 +23,7 @@ import numpy as np
 from deltalake import write_deltalake
 
 from bench import report
-from bench.events import SCHEMA, zoned_batches
+from bench.events import HEADERS, SCHEMA, zoned_batches
 from bench.ours import ENGINES, fill, run_lakemark, write_config
 from bench.runs import Batch, Run, check, local_kafka, topic_of
 from bench.stream import say
@@ -70,7 +70,7 @@ class Offer:
         while written < len(self.records):
             due = min(len(self.records), int((time.time() - self.begun) * self.rate) + 1)
             for topic, key, value in self.records[written:due]:
-                producer.produce(topic, value, key)
+                producer.produce(topic, value, key, headers=HEADERS)
             written = due
             producer.poll(0.01)
         if producer.flush(60):

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from bench.checks import compare, differences
-from bench.events import CONNECTOR, SCHEMA, Orders
+from bench.events import CONNECTOR, HEADERS, SCHEMA, Orders
 from stack.kafka import Kafka
 from stack.local import LocalStack
 from stack.processes import StackError
@@ -270,7 +270,7 @@ def produce(kafka: Kafka, events: Mapping[str, Orders]) -> int:
         size += len(key) + len(value)
         while True:
             try:
-                producer.produce(topic, value, key)
+                producer.produce(topic, value, key, headers=HEADERS)
                 break
             except BufferError:
                 producer.poll(0.1)

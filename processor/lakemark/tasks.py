@@ -31,7 +31,8 @@ from lakemark.sink.lake_plan import OUTCOME, LakePlan, TableOutcome
 from lakemark.sink.output import dead_letter, publisher
 from lakemark.sink.output.publisher import OutputPlan, RowPublisher
 from lakemark.sink.resolve import Part
-from lakemark.source import changed_keys, decoder, raw_records
+from lakemark.source import changed_keys, decoder, fetch, raw_records
+from lakemark.source.offset_ranges import OffsetRange
 
 PACKET: Final = "packet"
 STOP: Final = "stop"  # a stretch stops the table: nothing of the batch is applied to it
@@ -120,6 +121,19 @@ class Publishing:
         """Return the publisher of one table's rows."""
         packets_of = [part.packet for part in parts]
         return RowPublisher(table, self.plan.told(self.kafka), self.modes, survivors, packets_of)
+
+
+def decode_ranges(
+    ranges: Sequence[OffsetRange], client: Mapping[str, Any], plan: DecodePlan
+) -> Iterator[pa.RecordBatch]:
+    """Read ranges of Kafka partitions and decode them: see `fetch.records` and `decode`.
+
+    Raises:
+        DependencyError, InvalidConfig, LoginRefused: as these say.
+    """
+    # What is written to the output topics has the headers that it came with.
+    found = fetch.records(ranges, client, context=plan.output is not None)
+    yield from decode(found, plan)
 
 
 def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,9 @@ NEW_KEY_HEADER: Final = "__debezium.newkey"
 """Of the delete that is the first half of a key change: the key that the row has now."""
 OLD_KEY_HEADER: Final = "__debezium.oldkey"
 """Of the create that is the second half: the key that the row had."""
+CONTEXT_HEADERS: Final = "__debezium.context."
+"""How headers begin that say which task wrote a record; every record has them, see
+`extended.headers.enabled`."""
 
 
 class Kind(IntEnum):

@@ -199,7 +199,7 @@ def parts_of(record: Mapping[str, Any]) -> Iterator[tuple[int, bytes]]:
 def _decoded(
     ranges: Sequence[OffsetRange], client: Mapping[str, Any], plan: BatchPlan
 ) -> Iterator[dict[str, Any]]:
-    for rows in tasks.decode(fetch.records(ranges, client), plan.decode) if ranges else ():
+    for rows in tasks.decode_ranges(ranges, client, plan.decode) if ranges else ():
         yield from rows.to_pylist()
 
 

@@ -2,7 +2,8 @@
 
 Spark's own reader hands every record from Java to Python: as a row, as an Arrow column, through a
 pipe. Here librdkafka fetches them in the worker itself, in threads of its own, and they are copied
-from its memory into Arrow's (`scan_messages`); only records with headers become Python objects.
+from its memory into Arrow's (`scan_messages`); only headers become Python objects. Those that say
+which task wrote a record are left out unless they are asked for: every record has them.
 
 Read is what `read_committed` shows: no records of open or aborted transactions. A range is read
 whole or an error is raised: offsets that Kafka no longer has are never skipped.
@@ -22,6 +23,7 @@ from lakemark.converters.registry import CONVERTERS
 from lakemark.errors import DependencyError, lost
 from lakemark.kafka.client_errors import Admission, refused_settings
 from lakemark.kafka.client_settings import here
+from lakemark.model.events import CONTEXT_HEADERS
 from lakemark.settings.masking import foreign
 from lakemark.source import librdkafka, scan_messages
 from lakemark.source.offset_ranges import OffsetRange
@@ -89,7 +91,9 @@ def ready() -> bool:
     )
 
 
-def records(ranges: Sequence[OffsetRange], client: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+def records(
+    ranges: Sequence[OffsetRange], client: Mapping[str, Any], *, context: bool = False
+) -> Iterator[pa.RecordBatch]:
     """All records of the ranges (`SCHEMA`): one range after the other, in any order of ranges.
 
     Ranges of `_AHEAD` records in all are read at a time, or a single larger one: the others wait.
@@ -97,6 +101,7 @@ def records(ranges: Sequence[OffsetRange], client: Mapping[str, Any]) -> Iterato
     Args:
         ranges: of different partitions.
         client: librdkafka settings with a `group.id`: see `client_settings.by_offset`, `carried`.
+        context: whether headers are wanted that say which task wrote a record.
 
     Raises:
         DependencyError: `source-data-expired`: Kafka no longer has all of them;
@@ -113,7 +118,7 @@ def records(ranges: Sequence[OffsetRange], client: Mapping[str, Any]) -> Iterato
             share = [waiting.pop()]
             while waiting and sum(one.size for one in share) + waiting[-1].size <= _AHEAD:
                 share.append(waiting.pop())
-            yield from _read(share, kept)
+            yield from _read(share, kept, context=context)
         kept.reader.drop_all()
     except BaseException as error:
         _forget(kept)  # whatever it still has of this task is not the next one's
@@ -122,7 +127,9 @@ def records(ranges: Sequence[OffsetRange], client: Mapping[str, Any]) -> Iterato
         raise
 
 
-def _read(ranges: Sequence[OffsetRange], kept: "_Kept") -> Iterator[pa.RecordBatch]:
+def _read(
+    ranges: Sequence[OffsetRange], kept: "_Kept", *, context: bool
+) -> Iterator[pa.RecordBatch]:
     reader = kept.reader
     left = {(one.topic, one.partition): _Reading(one) for one in ranges}
     reader.add((one.topic, one.partition, one.start) for one in ranges)
@@ -132,7 +139,7 @@ def _read(ranges: Sequence[OffsetRange], kept: "_Kept") -> Iterator[pa.RecordBat
         most = min(_MOST, sum(one.range.size for one in left.values()))
         messages = reader.some(max(1, most), _WAIT_S)
         try:
-            done, came = _sort(messages, left)
+            done, came = _sort(messages, left, context=context)
         finally:
             _release(messages)
         kept.admission.require()
@@ -180,7 +187,7 @@ _Messages = npt.NDArray[np.int64]
 
 
 def _sort(
-    messages: _Messages, left: Mapping[tuple[str, int], _Reading]
+    messages: _Messages, left: Mapping[tuple[str, int], _Reading], *, context: bool
 ) -> tuple[list[tuple[str, int]], bool]:
     """Adds the messages to what is there of their ranges.
 
@@ -206,7 +213,7 @@ def _sort(
                 done[place] = None
             at += 1
         else:
-            count, batch = _batch(messages[at:], reading.range)
+            count, batch = _batch(messages[at:], reading.range, context=context)
             reading.parts.append(batch)
             came = True
             if librdkafka.message(messages[at + count - 1]).offset == reading.range.end - 1:
@@ -215,49 +222,59 @@ def _sort(
     return list(done), came
 
 
-def _batch(messages: _Messages, one: OffsetRange) -> tuple[int, pa.RecordBatch]:
-    """The first records of a range, and how many they are: compiled, where no record has headers.
+def _batch(messages: _Messages, one: OffsetRange, *, context: bool) -> tuple[int, pa.RecordBatch]:
+    """The first records of a range, and how many they are: compiled, but for headers.
 
     Args:
         messages: pointers; the first is to a record of the range.
         one: the range.
+        context: see `records`.
     """
     if not compiler.usable():
-        return 1, _listed(messages[:1], one)
-    found = np.empty(scan_messages.FOUND, np.int64)
-    count = scan_messages.run(messages, one.end, _MOST_BYTES, librdkafka.HEADERS_OF, found)
-    if found[scan_messages.HEADERS]:
-        return count, _listed(messages[:count], one)
+        return 1, _listed(messages[0], one, context=context)
+    found, told = np.empty(scan_messages.FOUND, np.int64), np.zeros(len(messages), np.uint8)
+    get_all = 0 if context else librdkafka.HEADER_GET_ALL
+    addresses = librdkafka.HEADERS_OF, get_all
+    count = scan_messages.run(messages, one.end, _MOST_BYTES, *addresses, told, found)
     values = _buffers(count, int(found[scan_messages.BYTES_OF_VALUES]))
     keys = _buffers(count, int(found[scan_messages.BYTES_OF_KEYS]))
     offsets = np.empty(count, np.int64)
     scan_messages.take(messages[:count], *values, *keys, offsets)
+    headers: pa.Array = pa.nulls(count, HEADERS)
+    if found[scan_messages.HEADERS]:
+        listed: list[list[dict[str, Any]] | None] = [None] * count
+        for at in np.flatnonzero(told).tolist():
+            listed[at] = _headers(librdkafka.message(messages[at]), context=context)
+        headers = pa.array(listed, HEADERS)
     return count, _told(
         one,
         pa.array(offsets),
         _array(count, *keys, int(found[scan_messages.NULL_KEYS])),
         _array(count, *values, int(found[scan_messages.NULL_VALUES])),
-        pa.nulls(count, HEADERS),
+        headers,
     )
 
 
-def _listed(messages: _Messages, one: OffsetRange) -> pa.RecordBatch:
-    """Records as Python has them."""
-    found = [librdkafka.message(pointer) for pointer in messages]
-    headers = [librdkafka.headers_of(message) for message in found]
+def _listed(pointer: int, one: OffsetRange, *, context: bool) -> pa.RecordBatch:
+    """A record as Python has it."""
+    found = librdkafka.message(pointer)
     return _told(
         one,
-        pa.array([message.offset for message in found], pa.int64()),
-        pa.array(map(librdkafka.key_of, found), pa.binary()),
-        pa.array(map(librdkafka.value_of, found), pa.binary()),
-        pa.array(
-            [
-                [{"key": key, "value": value} for key, value in some] if some else None
-                for some in headers
-            ],
-            HEADERS,
-        ),
+        pa.array([found.offset], pa.int64()),
+        pa.array([librdkafka.key_of(found)], pa.binary()),
+        pa.array([librdkafka.value_of(found)], pa.binary()),
+        pa.array([_headers(found, context=context)], HEADERS),
     )
+
+
+def _headers(one: librdkafka.KafkaMessage, *, context: bool) -> list[dict[str, Any]] | None:
+    """The headers of a message that count; None for none."""
+    found = [
+        {"key": name, "value": value}
+        for name, value in librdkafka.headers_of(one) or ()
+        if context or not name.startswith(CONTEXT_HEADERS)
+    ]
+    return found or None
 
 
 def _told(

@@ -89,6 +89,8 @@ _header_get_all = _function(
 
 HEADERS_OF: Final = ctypes.cast(_message_headers, c_void_p).value or 0
 """Address of `rd_kafka_message_headers`."""
+HEADER_GET_ALL: Final = ctypes.cast(_header_get_all, c_void_p).value or 0
+"""Address of `rd_kafka_header_get_all`."""
 RELEASE: Final = ctypes.cast(_message_destroy, c_void_p).value or 0
 """Address of `rd_kafka_message_destroy`."""
 

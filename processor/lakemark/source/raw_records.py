@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from lakemark.kafka.output_names import ID
 from lakemark.model.decoding import Records
-from lakemark.model.events import NEW_KEY_HEADER, OLD_KEY_HEADER
+from lakemark.model.events import CONTEXT_HEADERS, NEW_KEY_HEADER, OLD_KEY_HEADER
 from lakemark.model.offsets import Offsets
 
 
@@ -135,8 +135,10 @@ def _in_order(records: Records) -> Records:
 
 
 def without_headers(parts: Sequence[pa.RecordBatch]) -> bool:
-    """Say whether no record has a header: key changes have, and records of output topics."""
-    return not any(len(pc.list_flatten(part.column("headers"))) for part in parts)
+    """Say whether no record has a header that counts, as key changes and output topics have."""
+    flat = [pc.list_flatten(part.column("headers")) for part in parts]
+    named = [some.field("key") for some in flat if len(some)]
+    return all(pc.all(pc.starts_with(names, CONTEXT_HEADERS)).as_py() for names in named)
 
 
 def _key_changes(headers: pa.ChunkedArray) -> list[list[dict[str, Any]] | None]:

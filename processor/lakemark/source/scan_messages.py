@@ -12,6 +12,7 @@ from numba import extending, types
 from numba.core import cgutils
 
 from lakemark.converters.compiler import Bytes, Offsets, Whole, compiled
+from lakemark.model.events import CONTEXT_HEADERS
 
 ERROR, TOPIC, PARTITION, VALUE, VALUE_SIZE, KEY, KEY_SIZE, OFFSET = 0, 8, 16, 24, 32, 40, 48, 56
 _memcpy: Final[Any] = cgutils.raw_memcpy
@@ -73,8 +74,56 @@ def _called(_: Any, function: Any, one: Any, two: Any) -> Any:  # noqa: ARG001 -
     return types.int32(types.int64, types.int64, types.int64), code
 
 
+@_intrinsic
+def _get_all(_: Any, function: Any, headers: Any, at: Any, room: Any) -> Any:  # noqa: ARG001 - see `_int64`
+    """Call `rd_kafka_header_get_all` for one header; `room` is told name, value and size."""
+
+    def code(_ctx: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_INT32, [_INT64] * 5)
+        address, given, number, where = args
+        places = [builder.add(where, _INT64(8 * place)) for place in range(3)]
+        return builder.call(builder.inttoptr(address, kind.as_pointer()), [given, number, *places])
+
+    return types.int32(types.int64, types.int64, types.int64, types.int64), code
+
+
+def _words(text: bytes) -> tuple[int, int, int]:
+    """The 64 bits at three places of a text, which have all of it between them."""
+    return tuple(int.from_bytes(text[at : at + 8], "little") for at in _WORDS_AT)  # type: ignore[return-value]
+
+
+_WORDS_AT: Final = (0, 8, len(CONTEXT_HEADERS) - 8)
+_LAST_AT: Final = _WORDS_AT[2]
+_FIRST, _SECOND, _LAST = _words(CONTEXT_HEADERS.encode())
+
+
 @compiled
-def run(messages: Whole, end: int, most: int, headers_of: int, found: Whole) -> int:
+def _has_other(headers: int, get_all: int, room: Whole) -> bool:
+    """Say whether a message has a header that is none of its task's."""
+    at = 0
+    while _get_all(get_all, headers, at, room.ctypes.data + 8) == 0:
+        # No byte is looked at behind a name's end: each part is read where the one before is right.
+        name = room[1]
+        if (
+            _int64(name) != _FIRST
+            or _int64(name + 8) != _SECOND
+            or _int64(name + _LAST_AT) != _LAST
+        ):
+            return True
+        at += 1
+    return False
+
+
+@compiled
+def run(
+    messages: Whole,
+    end: int,
+    most: int,
+    headers_of: int,
+    get_all: int,
+    told: Bytes,
+    found: Whole,
+) -> int:
     """Count the messages from the first on that are records of its partition before an offset.
 
     Args:
@@ -82,12 +131,14 @@ def run(messages: Whole, end: int, most: int, headers_of: int, found: Whole) -> 
         end: the offset.
         most: bytes of values, and of keys, at most; one message may have more.
         headers_of: address of `rd_kafka_message_headers`.
-        found: is told their bytes, how many are null, and how many have headers.
+        get_all: address of `rd_kafka_header_get_all`; 0 where headers of the task count, too.
+        told: zeros; is told which messages have headers that count.
+        found: is told their bytes, how many are null, and how many have headers that count.
     """
     found[:] = 0
     if not messages.size:
         return 0
-    room = np.zeros(1, np.int64)
+    room = np.zeros(4, np.int64)
     topic, partition = _int64(messages[0] + TOPIC), _int32(messages[0] + PARTITION)
     count = 0
     for i in range(messages.size):
@@ -102,6 +153,11 @@ def run(messages: Whole, end: int, most: int, headers_of: int, found: Whole) -> 
         value, key = _int64(here + VALUE_SIZE), _int64(here + KEY_SIZE)
         if count and (found[BYTES_OF_VALUES] + value > most or found[BYTES_OF_KEYS] + key > most):
             break
+        if _called(headers_of, here, room.ctypes.data) == 0 and (
+            get_all == 0 or _has_other(room[0], get_all, room)
+        ):
+            told[count] = 1
+            found[HEADERS] += 1
         count += 1
         if _int64(here + VALUE) == 0:
             found[NULL_VALUES] += 1
@@ -111,8 +167,6 @@ def run(messages: Whole, end: int, most: int, headers_of: int, found: Whole) -> 
             found[NULL_KEYS] += 1
         else:
             found[BYTES_OF_KEYS] += key
-        if _called(headers_of, here, room.ctypes.data) == 0:
-            found[HEADERS] += 1
     return count
 
 
@@ -156,6 +210,6 @@ def example() -> None:
     """Calls everything once, with no messages."""
     none, found = np.zeros(0, np.int64), np.zeros(FOUND, np.int64)
     data, ends = np.zeros(1, np.uint8), np.zeros(1, np.int32)
-    run(none, 0, 0, 0, found)
+    run(none, 0, 0, 0, 0, data, found)
     take(none, data, ends, data, data, ends, data, none)
     release(none, 0)

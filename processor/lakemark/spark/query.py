@@ -32,7 +32,6 @@ from lakemark.kafka.client_settings import by_offset, carried, java_options
 from lakemark.reconcile import operator
 from lakemark.runners.batch_runner import CONTROL_RECORDS, OtherStagesError, chunk_records
 from lakemark.settings.config import Config
-from lakemark.source import fetch
 from lakemark.source.offset_ranges import OffsetRange, shared
 from lakemark.spark import plan_broadcast, topics
 from lakemark.spark.plan_broadcast import QueryContext
@@ -177,7 +176,7 @@ def decoded(
     def decode(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                for rows in tasks.decode(fetch.records(shares[number], client), plan()):
+                for rows in tasks.decode_ranges(shares[number], client, plan()):
                     yield rows.select(operator.COLUMNS[1:])
 
     count = len(shares)

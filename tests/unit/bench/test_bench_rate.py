@@ -23,7 +23,7 @@ class Producer:
     def __init__(self, clock):
         self.clock, self.written = clock, []
 
-    def produce(self, topic, value, key):
+    def produce(self, topic, value, key, headers):
         self.written.append((self.clock.now, topic, value, key))
 
     def poll(self, timeout):

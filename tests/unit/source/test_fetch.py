@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from lakemark.converters import compiler
 from lakemark.errors import DependencyError
 from lakemark.model.offsets import EARLIEST
-from lakemark.source import fetch, librdkafka
+from lakemark.source import fetch, librdkafka, raw_records
 from lakemark.source.offset_ranges import OffsetRange
 from tests.kit.nightly import examples
 
@@ -147,8 +148,8 @@ def test_a_range_whose_last_records_are_gone_ends_with_what_stands_behind_it(
     place = (TOPIC, 0)
     reading = fetch._Reading(OffsetRange(TOPIC, 0, 0, 10))
     address = np.array([librdkafka.ctypes.addressof(told)] * 2, np.int64)
-    done, came = fetch._sort(address, {place: reading})
-    assert fetch._sort(address, {}) == ([], False), "it is read no more"
+    done, came = fetch._sort(address, {place: reading}, context=False)
+    assert fetch._sort(address, {}, context=False) == ([], False), "it is read no more"
     librdkafka.release(pointer)
     reader.close()
     assert done == ([place] if whole else [])
@@ -303,3 +304,45 @@ def test_so_many_records_are_read_at_a_time_or_one_larger_range(
     assert found == {one.partition: [*range(one.start, one.end)] for one in ranges}
     assert [[sizes[partition] for _, partition, _ in some] for some in added] == shares
     assert max(asked) == min(7, max(sum(share) for share in shares))
+
+
+# -- headers -----------------------------------------------------------------------------------------
+
+CONTEXT: list[tuple[str, bytes | None]] = [
+    ("__debezium.context.taskId", b"0"),
+    ("__debezium.context.", b"shortest"),
+    ("__debezium.context.connectorName", b"postgresql"),
+]
+OTHERS: list[list[tuple[str, bytes | None]]] = [
+    [(name, b"1")]
+    for name in ("_", "__debezi", "__debezium.newkey", "__debezium.context", "__debezium.contexu.a")
+]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_headers_that_name_the_task_are_left_out_unless_they_are_wanted(
+    growing, monkeypatch, compiled
+):
+    """Every record of a connector has them: they must not make it slow."""
+    monkeypatch.setattr(compiler, "usable", lambda: compiled)
+    mixed = [[*CONTEXT[: n % 3], *other, *CONTEXT] for n, other in enumerate(OTHERS)]
+    sent = [CONTEXT, [], *mixed]
+    for headers in sent:
+        growing.producer.produce(TOPIC, b"v", b"k", partition=0, headers=headers)
+    assert growing.producer.flush(30) == 0
+
+    def read(count: int, *, context: bool) -> list[pa.RecordBatch]:
+        ranges = [OffsetRange(TOPIC, 0, COUNT, COUNT + count)]
+        return list(fetch.records(ranges, growing.client, context=context))
+
+    found = {
+        context: [
+            [(one["key"], one["value"]) for one in row["headers"] or ()]
+            for batch in read(len(sent), context=context)
+            for row in batch.to_pylist()
+        ]
+        for context in (False, True)
+    }
+    assert found == {True: sent, False: [[], [], *OTHERS]}
+    assert raw_records.without_headers(read(2, context=True))
+    assert not raw_records.without_headers(read(len(sent), context=False))
