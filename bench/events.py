@@ -133,7 +133,7 @@ class Orders:
             )
             value = (
                 f'{{"before":{self._images(n)},"source":{{{version}"connector":"postgresql",'
-                f'"name":"{CONNECTOR}","ts_ms":{ms},"snapshot":"false","db":"shop",'
+                f'"name":"{CONNECTOR}","ts_ms":{ms},"snapshot":null,"db":"shop",'
                 f'"sequence":"[\\"{lsn}\\",\\"{lsn}\\"]","ts_us":{ms}000,"ts_ns":{ms}000000,'
                 f'{table}"txId":{1000 + n},"lsn":{lsn}{origin}}},"op":"{op}",{times}}}'
             )

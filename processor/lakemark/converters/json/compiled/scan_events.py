@@ -50,6 +50,7 @@ _BETWEEN = named(b'\\",\\"')
 _LAST = named(b'\\"]"')
 _C, _U, _D = map(ord, "cud")
 _OF_SEQUENCE, _OF_PLACE = range(2)  # the forms
+_OF_SNAPSHOT = 2  # the field
 _EVERY = 0b10101111  # fields of a source block that each has
 _WITH_SEQUENCE = 0b1010000  # and these, the schema being one of them
 _WITH_PLACE = 0b110000000000
@@ -161,7 +162,8 @@ def _source(data: Bytes, at: int, end: int, event: int, who: Whole, found: Whole
         data, at, end: where it is.
         event: number of the event.
         who: begin and size of connector, name, snapshot, db, schema and table in event 0, which
-            all others must have too, and the form of its position; made by event 0.
+            all others must have too, and the form of its position; made by event 0. A snapshot that
+            is null, as converters write its default, has the size 0.
         found: gets the numbers of the position but its order, and time in microseconds.
     """
     seen = 0
@@ -177,8 +179,12 @@ def _source(data: Bytes, at: int, end: int, event: int, who: Whole, found: Whole
             seen |= 1 << field
         if field < 0:
             at = value(data, at, end)
+        elif field == _OF_SNAPSHOT and data[at] == SMALL_N:
+            at = literal(data, at, end)
+            if event and who[field, 0]:
+                return -1
         elif field < FIELDS:
-            if data[at] != QUOTE:
+            if data[at] != QUOTE or (event and not who[field, 0] and field == _OF_SNAPSHOT):
                 return -1
             begin = at + 1
             at = bare(data, begin, end)
