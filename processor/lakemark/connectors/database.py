@@ -62,8 +62,8 @@ class Proof(Protocol):
     def place(self) -> bytes:
         """The position, behind its epoch, of a read that knows its place in the log.
 
-        All events up to it are in what was read, and none behind it. Empty where only open rows
-        can bound what was read.
+        All events up to it are in what was read. Some behind it may be, too: they are in the log
+        before the read's window is closed. Empty where only open rows bound what was read.
         """
 
     def shows(self, watermark: "Watermark") -> bool:
