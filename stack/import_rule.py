@@ -78,9 +78,8 @@ EDGES: Final[Mapping[str, str]] = {
     "kafka": "brokers client_errors records",
     "connectors": "catalogs connect_rest connector registry",
     "connectors.mysql": (
-        "chunk_reader facts_database key_cuts mariadb_snapshot mysql_catalog mysql_chunks "
-        "mysql_database mysql_errors mysql_facts mysql_rows mysql_session mysql_windows "
-        "planned_tables"
+        "binlog_snapshot chunk_reader facts_database key_cuts mysql_catalog mysql_chunks "
+        "mysql_database mysql_errors mysql_facts mysql_rows mysql_session planned_tables"
     ),
     "connectors.postgres": (
         "chunk_reader facts_database planned_tables postgres postgres_chunks postgres_copy "

@@ -7,9 +7,8 @@ import pytest
 from lakemark.settings.config import DatabaseConfig
 from stack.kafka import Kafka
 from stack.local import Database, Servers
-from stack.mariadb import MariaDb
 from stack.servers import VARIABLE, Way
-from tests.kit.servers import WAY, servers
+from tests.kit.servers import WAY, own_server, servers
 from tests.kit.strict_kafka import strict_kafka
 
 
@@ -38,17 +37,19 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         yield broker
 
 
-@pytest.fixture(scope="module", params=["11.4", "10.11"])
-def mariadb(
+@pytest.fixture(scope="module", params=["mariadb-11.4", "mariadb-10.11", "mysql-9.7"])
+def binlog_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DatabaseConfig]:
-    """A MariaDB of each version without connectors, whose settings a module may change."""
+    """A MariaDB or MySQL without connectors, whose settings a module may change."""
     if WAY is not Way.PROCESSES:
-        pytest.skip(f"MariaDB runs as a child process alone ({VARIABLE} is {WAY})")
-    directory = tmp_path_factory.mktemp("mariadb")
-    started = MariaDb(version=request.param, directory=directory, log=directory / "server.log")
-    started.start()
-    try:
+        pytest.skip(f"{request.param} runs as a child process alone ({VARIABLE} is {WAY})")
+    directory = tmp_path_factory.mktemp("binlog")
+    with own_server(request.param, directory) as started:
         yield DatabaseConfig(url=f"{started.dsn()}?ssl-mode=disabled")
-    finally:
-        started.stop()
+
+
+@pytest.fixture
+def is_mysql(binlog_server: DatabaseConfig) -> bool:
+    """Whether the server is MySQL, and not MariaDB."""
+    return binlog_server.url.startswith("mysql")

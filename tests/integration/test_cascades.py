@@ -6,7 +6,7 @@ import pytest
 
 from stack.database import Database
 from stack.processes import wait_for
-from tests.integration.test_mariadb_pipeline import Shop
+from tests.integration.test_binlog_pipeline import Shop
 from tests.kit.running import STATE_S
 from tests.kit.servers import on
 

@@ -7,7 +7,7 @@ import pytest
 
 from lakemark.connectors.database import DatabaseAccess
 from lakemark.connectors.mysql.catalog import CATALOG_SQL, from_catalog, key_of, tables_of
-from lakemark.connectors.mysql.chunk_reader import MariaDbReader
+from lakemark.connectors.mysql.chunk_reader import MySqlReader
 from lakemark.converters.json.keys import canonical_keys
 from lakemark.converters.json.rows import decode_rows
 from lakemark.model.handling_modes import HandlingModes
@@ -196,7 +196,7 @@ def test_rows_of_a_chunk_are_those_of_the_events(any_database: Database, mode: s
         HandlingModes.from_connector(database.config),
         database.config,
     )
-    reader = MariaDbReader(access)
+    reader = MySqlReader(access)
     try:
         found = reader.read(database.identifier("types")).found
     finally:

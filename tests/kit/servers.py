@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from stack.addresses import UnsuitableServerError
 from stack.database import SourceServer
 from stack.local import DATABASES, SERVICES, Servers
+from stack.mysql import LocalBinlogServer
 from stack.mysql_server import CannotBeHadError
 from stack.servers import VARIABLE, Way, servers_of, way_of
 
@@ -58,8 +60,28 @@ def database_server(chosen: Servers, service: str) -> SourceServer:
     """Return a database server beside the others, running; skip where only PostgreSQL can be had."""
     if service != "postgres" and WAY is not Way.PROCESSES:
         pytest.skip(f"{service} runs as a child process alone ({VARIABLE} is {WAY})")
-    try:
+    with can_be_had():
         return chosen.database_server(service)
+
+
+@contextmanager
+def own_server(service: str, directory: Path) -> Iterator[LocalBinlogServer]:
+    """Have a MariaDB or MySQL of one's own, running; skip where MySQL cannot be had."""
+    server = DATABASES[service](directory=directory, log=directory / "server.log")
+    assert isinstance(server, LocalBinlogServer)
+    with can_be_had():
+        server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def can_be_had() -> Iterator[None]:
+    """Skip a test whose server cannot be had for this machine."""
+    try:
+        yield
     except CannotBeHadError as error:
         if os.environ.get(REQUIRE_MYSQL):
             raise

@@ -1,26 +1,24 @@
-"""The place in the log that a read of MariaDB has, exactly: its `Proof`. Pure.
+"""A place in the log that bounds what a read of MySQL or MariaDB has seen: its `Proof`. Pure.
 
-MariaDB's ``START TRANSACTION WITH CONSISTENT SNAPSHOT`` takes the snapshots of the storage engine
-and of the log under one lock: no transaction commits in between. ``binlog_snapshot_file`` and
-``binlog_snapshot_position`` say where the log was: what the transaction sees are the commits
-before that place, all of them and no other. So a chunk needs no window rows: its `lo` and its `hi`
-are that place.
-
-What else a server says of its position is no such bound. ``SHOW MASTER STATUS`` and
-``@@gtid_binlog_pos`` move when a transaction's group is written to the log, which is before the
-engine commits it: a SELECT that begins then may miss it, and its event stands before the bound. Of
-400 reads on a busy server 225 missed transactions that were before such a position, and 51 of 100
-one before that GTID (with ``sync_binlog=1``).
+A read sees every change that stands before its place (`binlog_snapshot` sees to it), and may see
+some behind it: what was committed while it was waited for. So its place is a chunk's `lo`, and no
+window rows are needed.
 
 The place says something only of the log of the server that was read: it must be the one that the
-connector reads, which `server_id` tells, and the same life of it: a server that crashed may have
-lost the end of its log (``sync_binlog=0``).
+connector reads, and the same life of it: a server that crashed may have lost the end of its log
+(``sync_binlog=0``).
 """
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 from lakemark.connectors.database import Watermark
 from lakemark.connectors.mysql.positions import pack
+
+_SERVERS: Final = re.compile(r"(?=[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-)")
+"""Where the next server's uuid begins; nothing stands between it and the thread before it."""
+_UUID: Final = 36  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +40,17 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class BinlogPlace:
-    """The log up to a place, and nothing behind it: what a read saw.
+    """The log up to a place: what a read saw at least.
 
     Attributes:
         server: that was read.
         file: number of the log file.
-        pos: where it ended.
-        gtid: that of the place, as the server writes it; for operators.
+        pos: the place in it, where a transaction ends.
     """
 
     server: Server
     file: int
     pos: int
-    gtid: str = ""
 
     @property
     def life(self) -> str:
@@ -69,3 +65,21 @@ class BinlogPlace:
     def shows(self, watermark: Watermark) -> bool:
         """See `Proof`: an earlier place of the same life."""
         return watermark.after.life == self.life and watermark.bound <= self.place
+
+
+def held_ids(owned: str) -> set[str]:
+    """Return the transactions of MySQL's ``gtid_owned``, as ``uuid:number`` or ``uuid:tag:number``.
+
+    Args:
+        owned: such as ``uuid:7#10:9#11uuid:tag:6#13``, with the thread behind each number.
+    """
+    ids = set()
+    for server in _SERVERS.split(owned):
+        name = server[:_UUID]
+        for part in server[_UUID:].split(":"):
+            number, thread, _ = part.partition("#")
+            if thread:
+                ids.add(f"{name}:{number}")
+            elif number:
+                name = f"{server[:_UUID]}:{number}"
+    return ids

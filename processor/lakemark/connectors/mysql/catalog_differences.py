@@ -10,8 +10,8 @@ in doubt a table is read again. What it cannot tell:
   are read again
 - what was changed and changed back between two looks, and DDL of the second in which a table was
   made
-- rows that a foreign key's cascade has changed on MariaDB: `cascades` of a look say only that it
-  may
+- rows that a foreign key's cascade has changed where the log does not have them (MariaDB, MySQL
+  before 9.6): `cascades` of a look say only that it may
 """
 
 import re

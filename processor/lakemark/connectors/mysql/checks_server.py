@@ -10,17 +10,20 @@ from lakemark.model.findings import Finding, clock, fine, warning, wrong
 from lakemark.settings.table_id import pair_of
 
 CHECKS: Final = (
-    *("database", "binary log", "row image", "log compression", "commit order"),
-    *("replication", "log retention", "server id", "signal table"),
+    *("database", "binary log", "row image", "log compression", "transaction ids"),
+    *("replication", "rights", "log retention", "server id", "signal table"),
 )
 
 VARIABLES: Final = (
     *("log_bin", "binlog_format", "binlog_row_image", "binlog_row_value_options"),
-    *("log_bin_compress", "binlog_order_commits", "log_slave_updates", "log_replica_updates"),
+    *("log_bin_compress", "log_slave_updates", "log_replica_updates"),
     *("binlog_expire_logs_seconds", "expire_logs_days", "server_id", "gtid_mode"),
-    *("gtid_strict_mode", "read_only"),
+    *("gtid_strict_mode", "read_only", "innodb_native_foreign_keys"),
 )
 """Of the server; one that it does not have is left out."""
+
+RIGHTS: Final = "GRANT REPLICATION CLIENT, XA_RECOVER_ADMIN ON *.* TO <lakemark's user>;"
+"""What a snapshot of MySQL needs beside SELECT."""
 
 _LEAST_KEPT: Final = timedelta(days=1)
 _LEAST_COLUMNS: Final = 3  # id, type, data
@@ -37,6 +40,7 @@ class ServerFacts:
         is_mariadb: whether it is MariaDB.
         variables: of `VARIABLES`, by name.
         skew_s: by how much its clock is ahead of ours.
+        may_ask: whether we may ask it where its log ends, and what is prepared.
     """
 
     address: str
@@ -45,6 +49,7 @@ class ServerFacts:
     is_mariadb: bool
     variables: Mapping[str, str]
     skew_s: float
+    may_ask: bool = True
 
     @property
     def name(self) -> str:
@@ -93,8 +98,9 @@ def findings(facts: DatabaseFacts) -> list[Finding]:
         *_log(server),
         *_image(server),
         *_compression(server),
-        *_order(server),
+        _ids(server),
         *_replication(server),
+        _rights(server),
         _retention(server),
         *_reader(server, facts.reader_id),
         *(_signal(facts.signal) if facts.signal else ()),
@@ -153,18 +159,25 @@ def _compression(server: ServerFacts) -> Iterator[Finding]:
         yield fine(check, server.address, "none that the connector cannot read")
 
 
-def _order(server: ServerFacts) -> Iterator[Finding]:
-    check = "commit order"
-    if server.has("binlog_order_commits", "OFF", "0"):
-        yield wrong(
+def _ids(server: ServerFacts) -> Finding:
+    check = "transaction ids"
+    if server.has("gtid_strict_mode", "ON", "1") or server.has("gtid_mode", "ON"):
+        return fine(check, server.address, "transactions have global ids")
+    if server.is_mariadb:
+        return warning(
             check,
             server.address,
-            "binlog_order_commits is OFF: a read may miss what stands before it in the log, so no"
-            " snapshot can be taken",
-            "SET GLOBAL binlog_order_commits = ON;",
+            "gtid_strict_mode is not ON: after a failover nothing proves where the connector has to"
+            " go on",
+            "gtid_strict_mode=ON in the server's configuration",
         )
-    else:
-        yield fine(check, server.address, "that of the log")
+    return wrong(
+        check,
+        server.address,
+        "gtid_mode is not ON: nothing tells what a read has seen, so no snapshot can be taken",
+        "gtid_mode=ON and enforce_gtid_consistency=ON in the server's configuration; a server that"
+        " runs gets there by OFF_PERMISSIVE and ON_PERMISSIVE",
+    )
 
 
 def _replication(server: ServerFacts) -> Iterator[Finding]:
@@ -179,16 +192,20 @@ def _replication(server: ServerFacts) -> Iterator[Finding]:
             "is a replica that does not log what it gets from its primary: no event comes",
             "log_slave_updates=ON in the server's configuration, or read the primary",
         )
-    elif not (server.has("gtid_strict_mode", "ON", "1") or server.has("gtid_mode", "ON")):
-        name = "gtid_strict_mode" if server.is_mariadb else "gtid_mode"
-        yield warning(
-            check,
-            server.address,
-            f"{name} is not ON: after a failover nothing proves where the connector has to go on",
-            f"{name}=ON in the server's configuration",
-        )
     else:
-        yield fine(check, server.address, "transactions have global ids")
+        yield fine(check, server.address, "what is changed here is in its log")
+
+
+def _rights(server: ServerFacts) -> Finding:
+    if server.may_ask:
+        return fine("rights", server.address, "its log and prepared transactions may be asked for")
+    return wrong(
+        "rights",
+        server.address,
+        f"{server.user} may not ask where the log ends, and what is prepared: no snapshot can be"
+        " taken",
+        RIGHTS,
+    )
 
 
 def _retention(server: ServerFacts) -> Finding:

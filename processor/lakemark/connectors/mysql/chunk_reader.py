@@ -1,4 +1,4 @@
-"""MariaDB: reads and cuts tables for snapshots, if they may be read beside their events."""
+"""MySQL and MariaDB: reads and cuts tables, if they may be read beside their events."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -26,8 +26,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _IDLE_SESSION: Final = timedelta(seconds=60)
 
 
-class MariaDbReader:
-    """MariaDB's `ChunkReader`."""
+class MySqlReader:
+    """The `ChunkReader` of both."""
 
     def __init__(self, access: DatabaseAccess) -> None:
         self._access = access

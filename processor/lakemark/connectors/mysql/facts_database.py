@@ -9,6 +9,7 @@ from typing import Final
 import pymysql
 
 from lakemark.connectors.database import CapturedTables, LogReader
+from lakemark.connectors.mysql.binlog_snapshot import may_ask
 from lakemark.connectors.mysql.checks_server import (
     VARIABLES,
     DatabaseFacts,
@@ -101,7 +102,13 @@ def _server(session: Session, database: DatabaseConfig) -> ServerFacts:
     variables = {name.lower(): value for name, value in session.execute(query, VARIABLES)}
     address = DatabaseAddress.of(database)
     return ServerFacts(
-        f"{address.host}:{address.port}", user, version, session.is_mariadb, variables, skew
+        f"{address.host}:{address.port}",
+        user,
+        version,
+        session.is_mariadb,
+        variables,
+        skew,
+        may_ask(session),
     )
 
 

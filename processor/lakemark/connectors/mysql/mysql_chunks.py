@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lakemark.connectors.database import RowsOfSnapshot
 from lakemark.connectors.mysql.binlog_place import BinlogPlace
+from lakemark.connectors.mysql.binlog_snapshot import consistent_snapshot
 from lakemark.connectors.mysql.catalog import CatalogColumn
 from lakemark.connectors.mysql.column_sql import cell, exact, selected
 from lakemark.connectors.mysql.key_sql import (
@@ -31,7 +32,6 @@ from lakemark.connectors.mysql.key_sql import (
     type_of,
     unreadable,
 )
-from lakemark.connectors.mysql.mariadb_snapshot import consistent_snapshot
 from lakemark.connectors.mysql.mysql_catalog import DescribedTable, KnownTables, definition
 from lakemark.connectors.mysql.mysql_errors import translated
 from lakemark.connectors.mysql.mysql_rows import batches

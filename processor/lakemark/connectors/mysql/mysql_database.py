@@ -1,4 +1,4 @@
-"""MariaDB, as a `Database`: an object for each of its purposes."""
+"""MySQL and MariaDB, each as a `Database`: an object for each of its purposes."""
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import timedelta
@@ -38,15 +38,15 @@ from lakemark.connectors.mysql import (
     mysql_catalog,
     mysql_facts,
 )
+from lakemark.connectors.mysql.binlog_snapshot import log_end
 from lakemark.connectors.mysql.catalog_facts import SourceFacts, TableFacts
-from lakemark.connectors.mysql.chunk_reader import MariaDbReader
+from lakemark.connectors.mysql.chunk_reader import MySqlReader
 from lakemark.connectors.mysql.committed_offsets import committed_position
-from lakemark.connectors.mysql.connector_settings import MARIADB_TRAITS
+from lakemark.connectors.mysql.connector_settings import MARIADB_TRAITS, TRAITS
 from lakemark.connectors.mysql.facts_database import DatabaseWatch, database_facts
 from lakemark.connectors.mysql.mysql_errors import translated
 from lakemark.connectors.mysql.mysql_session import BRIEFLY, LOCK_TIMEOUT, KeptSession
 from lakemark.connectors.mysql.mysql_url import DatabaseAddress
-from lakemark.connectors.mysql.mysql_windows import log_end
 from lakemark.connectors.mysql.planned_tables import planned_tables
 from lakemark.connectors.refusals import Refusal
 from lakemark.errors import LakemarkError
@@ -61,13 +61,13 @@ from lakemark.settings.layers import InvalidConfig, Mistake
 _BRIEF_TIMEOUT: Final = timedelta(seconds=30)
 
 
-class MariaDbDatabase(Database):
-    """One MariaDB server, asked as `access` says."""
+class MySqlDatabase(Database):
+    """One MySQL server, asked as `access` says."""
 
     def __init__(self, access: DatabaseAccess) -> None:
         self._access = access
 
-    traits = MARIADB_TRAITS
+    traits = TRAITS
     look_form = SourceFacts
     table_form = TableFacts
     mended = catalog_differences.MENDED
@@ -88,14 +88,14 @@ class MariaDbDatabase(Database):
     @staticmethod
     def check_file(file: Path) -> None:
         """See `Database`."""
-        problem = f"{file.name}: tables of MariaDB are not described by a file yet"
+        problem = f"{file.name}: tables of MySQL and MariaDB are not described by a file yet"
         hint = "name the database in the section database, or let records carry their schemas"
         raise InvalidConfig([Mistake("source.schema_file", problem, hint)])
 
     @staticmethod
     def schemas_of_file(file: Path, modes: HandlingModes) -> dict[str, TableSchema]:  # noqa: ARG004
         """See `Database`."""
-        MariaDbDatabase.check_file(file)
+        MySqlDatabase.check_file(file)
         return {}
 
     @staticmethod
@@ -143,15 +143,15 @@ class MariaDbDatabase(Database):
 
     def reader(self) -> ChunkReader:
         """See `Database`."""
-        return MariaDbReader(self._access)
+        return MySqlReader(self._access)
 
     def window_writer(self, table: str, *, name: str) -> WindowWriter:  # noqa: ARG002
         """See `Database`."""
-        return MariaDbWindows(self._access, name)
+        return MySqlWindows(self._access, name)
 
     def questions(self, *, name: str) -> TableQuestions:
         """See `Database`."""
-        return MariaDbQuestions(self._access, name)
+        return MySqlQuestions(self._access, name)
 
     def examine(
         self,
@@ -216,14 +216,20 @@ class MariaDbDatabase(Database):
         return dict.fromkeys(missing)
 
 
+class MariaDbDatabase(MySqlDatabase):
+    """One MariaDB server; what differs from MySQL is found in its answers."""
+
+    traits = MARIADB_TRAITS
+
+
 def _ours(look: CatalogLook) -> SourceFacts:
     if not isinstance(look, SourceFacts):
         raise TypeError("a look at another kind of database")
     return look
 
 
-class MariaDbWindows:
-    """MariaDB's `WindowWriter`: it writes nothing, and says where the log ends."""
+class MySqlWindows:
+    """The `WindowWriter`: it writes nothing, and says where the log ends."""
 
     def __init__(self, access: DatabaseAccess, name: str) -> None:
         self.kept = KeptSession(
@@ -234,11 +240,12 @@ class MariaDbWindows:
         """See `WindowWriter`."""
         try:
             with translated():
-                del closes  # nothing was written for it
-                return log_end(self.kept.get(), opens=opens)
+                place = log_end(self.kept.get())
         except LakemarkError:
             self.kept.drop()
             raise
+        del closes  # nothing was written for it
+        return place if opens is None else Watermark(str(opens.uuid), place, place.place)
 
     def drop(self) -> None:
         """See `WindowWriter`."""
@@ -249,8 +256,8 @@ class MariaDbWindows:
         self.kept.cancel()
 
 
-class MariaDbQuestions:
-    """MariaDB's `TableQuestions`."""
+class MySqlQuestions:
+    """The `TableQuestions`."""
 
     def __init__(self, access: DatabaseAccess, name: str) -> None:
         self._access = access
@@ -288,7 +295,7 @@ class MariaDbQuestions:
         return [found.column(name) for name in found.key]
 
     def blocker(self, proof: Proof) -> str:  # noqa: ARG002
-        """See `TableQuestions`: a read of MariaDB waits for no transaction."""
+        """See `TableQuestions`: a read waits by itself, and says for what."""
         return "none"
 
     def drop(self) -> None:

@@ -4,16 +4,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-import pymysql
-
+from lakemark.connectors.mysql.binlog_snapshot import NO_PRIVILEGE, log_end
 from lakemark.connectors.mysql.catalog import CatalogColumn, key_of
 from lakemark.connectors.mysql.catalog_facts import ColumnFacts, SourceFacts, TableFacts
-from lakemark.connectors.mysql.mariadb_snapshot import consistent_snapshot
 from lakemark.connectors.mysql.mysql_catalog import SYSTEM, cascades, columns_of
-from lakemark.connectors.mysql.mysql_errors import number_of as number_in
 from lakemark.connectors.mysql.mysql_errors import translated
 from lakemark.connectors.mysql.mysql_session import Session, connect
-from lakemark.connectors.mysql.positions import number_of
+from lakemark.errors import ConfigError
 from lakemark.settings.config import DatabaseConfig
 from lakemark.settings.table_id import text_of
 
@@ -30,8 +27,6 @@ WHERE table_schema NOT IN %s AND partition_name IS NOT NULL
 GROUP BY table_schema, table_name, partition_name
 ORDER BY table_schema, table_name, MIN(partition_ordinal_position)
 """
-_NOT_ALLOWED: Final = 1227
-_NO_SUCH_STATEMENT: Final = 1064
 
 
 def look(database: DatabaseConfig, wanted: Callable[[str], bool]) -> SourceFacts:
@@ -97,17 +92,11 @@ def _uuid(session: Session) -> str:
 
 
 def _end(session: Session) -> tuple[int, int]:
-    """Return the file and place at which the log ends; of MySQL 0 where we must not ask."""
-    if session.is_mariadb:
-        with consistent_snapshot(session) as place:  # takes no right that we might lack
-            return place.file, place.pos
-    for statement in ("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS"):  # the latter before 8.2
-        try:
-            rows = session.execute(statement)
-        except pymysql.MySQLError as error:
-            if number_in(error) in {_NOT_ALLOWED, _NO_SUCH_STATEMENT}:
-                continue
+    """Return the file and place at which the log ends; 0 where we must not ask MySQL for it."""
+    try:
+        place = log_end(session)
+    except ConfigError as error:
+        if error.code != NO_PRIVILEGE:
             raise
-        for file, pos, *_ in rows:
-            return number_of(file) or 0, int(pos)
-    return 0, 0
+        return 0, 0
+    return place.file, place.pos

@@ -21,9 +21,9 @@ GOOD = {
 }
 
 
-def of_server(*, reader="5501", signal=None, is_mariadb=True, **variables):
+def of_server(*, reader="5501", signal=None, is_mariadb=True, may_ask=True, **variables):
     server = ServerFacts(
-        "localhost:3306", "lakemark@%", "11.4.5", is_mariadb, GOOD | variables, 0.1
+        "localhost:3306", "lakemark@%", "11.4.5", is_mariadb, GOOD | variables, 0.1, may_ask
     )
     return checks_server.findings(DatabaseFacts(server, reader, signal))
 
@@ -47,8 +47,7 @@ def test_a_server_as_it_should_be_has_nothing_to_say():
         ({"binlog_row_image": "NOBLOB"}, "row image", Verdict.ERROR),
         ({"binlog_row_value_options": "PARTIAL_JSON"}, "row image", Verdict.ERROR),
         ({"log_bin_compress": "ON"}, "log compression", Verdict.ERROR),
-        ({"binlog_order_commits": "OFF"}, "commit order", Verdict.ERROR),
-        ({"gtid_strict_mode": "OFF"}, "replication", Verdict.WARNING),
+        ({"gtid_strict_mode": "OFF"}, "transaction ids", Verdict.WARNING),
         ({"read_only": "ON", "log_slave_updates": "OFF"}, "replication", Verdict.ERROR),
         ({"binlog_expire_logs_seconds": "3600"}, "log retention", Verdict.WARNING),
         ({"server_id": "5501"}, "server id", Verdict.ERROR),
@@ -61,6 +60,22 @@ def test_what_loses_events_or_stops_the_connector_is_said_with_its_mend(variable
     assert one.mend
 
 
+@pytest.mark.parametrize("mode", ["OFF", "OFF_PERMISSIVE", "ON_PERMISSIVE", None])
+def test_mysql_without_ids_of_transactions_has_no_snapshots(mode):
+    without = {name: value for name, value in GOOD.items() if name != "gtid_strict_mode"}
+    variables = without if mode is None else without | {"gtid_mode": mode}
+    server = ServerFacts("localhost:3306", "u", "9.7.4", False, variables, 0.1)
+    found = checks_server.findings(DatabaseFacts(server, "5501"))
+    assert bad(found) == {("transaction ids", Verdict.ERROR)}
+
+
+def test_rights_that_lack_are_named():
+    found = of_server(may_ask=False)
+    assert bad(found) == {("rights", Verdict.ERROR)}
+    (one,) = (one for one in found if one.check == "rights")
+    assert one.mend.startswith("GRANT REPLICATION CLIENT, XA_RECOVER_ADMIN")
+
+
 @pytest.mark.parametrize("columns", [0, 2])
 def test_a_signal_table_that_takes_no_rows_is_an_error(columns):
     found = of_server(signal=SignalTable("shop.signals", columns))
@@ -68,9 +83,13 @@ def test_a_signal_table_that_takes_no_rows_is_an_error(columns):
     assert "CREATE TABLE `shop`.`signals`" in found[-1].mend
 
 
-def of_tables(*relations, is_mariadb=True, lost=False, chosen=True):
+def of_tables(*relations, is_mariadb=True, generated_lost=False, chosen=True):
     return checks_tables.findings(
-        relations, user="u", is_mariadb=is_mariadb, generated_lost=lost, chosen=chosen
+        relations,
+        user="u",
+        is_mariadb=is_mariadb,
+        generated_lost=generated_lost,
+        chosen=chosen,
     )
 
 
@@ -100,7 +119,7 @@ def test_what_a_table_lacks(relation, expected):
 
 def test_generated_columns_stop_the_connector_where_the_log_lacks_them():
     changed = Relation("shop.orders", key=("id",), generated=("g",))
-    assert bad(of_tables(changed, lost=True)) == {("columns", Verdict.ERROR)}
+    assert bad(of_tables(changed, generated_lost=True)) == {("columns", Verdict.ERROR)}
 
 
 def test_a_table_is_read_again_after_the_deletes_of_a_captured_parent():

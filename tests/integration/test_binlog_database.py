@@ -8,6 +8,7 @@ import pytest
 
 from lakemark.connectors.catalog_changes import Action
 from lakemark.connectors.database import DatabaseAccess
+from lakemark.connectors.mysql.catalog_facts import Cascade
 from lakemark.connectors.mysql.mysql_database import MariaDbDatabase
 from lakemark.connectors.registry import database_of
 from lakemark.connectors.table_choice import TableChoice
@@ -16,6 +17,7 @@ from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import DatabaseConfig
 from stack.database import Database
 from tests.kit.database_contract import MOST, DatabaseContract
+from tests.kit.number_rows import numbers
 from tests.kit.servers import on
 
 pytestmark = pytest.mark.integration
@@ -57,7 +59,7 @@ class TestMariaDb(DatabaseContract):
         try:
             any_database.execute(CREATE)
             any_database.execute(
-                f"INSERT INTO public.t SELECT seq, CONCAT('v', seq) FROM seq_0_to_{MOST - 1}"
+                f"INSERT INTO public.t SELECT seq, CONCAT('v', seq) FROM {numbers(0, MOST - 1)}"
             )
             yield MariaDb(any_database, asked(any_database))
         finally:
@@ -137,13 +139,14 @@ def test_cascades_and_partitions_are_seen(any_database: Database):
     )
     database, name = asked(any_database), any_database.name
     before = database.look(lambda table: table.startswith(f"{name}."))
-    assert before.tables[f"{name}.child"].cascades == ("fk",)
+    assert before.tables[f"{name}.child"].cascades == (Cascade("fk", f"{name}.parent"),)
     assert before.tables[f"{name}.parts"].partitions == ("a", "b")
     any_database.execute("ALTER TABLE parts DROP PARTITION a")
     found = database.differences(before, database.look(before.tables.__contains__))
     assert {change.kind for change in found} >= {"partitions-changed"}
     checks = {f.check: f for f in examined(any_database).findings if f.subject == f"{name}.child"}
-    assert checks["cascades"].verdict is Verdict.WARNING
+    assert checks["cascades"].verdict is Verdict.OK
+    assert f"{name}.parent" in checks["cascades"].reason
 
 
 # -- what operators are told ---------------------------------------------------------------------
@@ -189,7 +192,7 @@ def test_the_doctor_says_what_is_there(any_database: Database):
 @EACH
 def test_a_plan_has_the_tables_and_why_one_cannot_be_read(any_database: Database):
     any_database.execute("CREATE TABLE good (id int PRIMARY KEY, v varchar(90))")
-    any_database.execute("INSERT INTO good SELECT seq, 'x' FROM seq_1_to_5000")
+    any_database.execute(f"INSERT INTO good SELECT seq, 'x' FROM {numbers(1, 5000)}")
     any_database.execute("ANALYZE TABLE good")
     any_database.execute("CREATE TABLE no_key (id int)")
     found = asked(any_database).planned_tables(captured(any_database))
@@ -218,7 +221,7 @@ FILTERS: dict[str, Callable[[int], bool]] = {
 def test_a_filter_is_what_the_server_says_it_is(any_database: Database, text: str):
     table = any_database.identifier("t")
     any_database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v varchar(90))")
-    any_database.execute("INSERT INTO t SELECT seq, CONCAT('v', seq) FROM seq_0_to_11")
+    any_database.execute(f"INSERT INTO t SELECT seq, CONCAT('v', seq) FROM {numbers(0, 11)}")
     expected = {key for (key,) in any_database.execute(f"SELECT id FROM t WHERE {text}")}
     assert expected == set(filter(FILTERS[text], range(12)))
     database = asked(any_database)

@@ -4,28 +4,38 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import count
 
+import pymysql
 import pytest
 
 from lakemark.connectors.database import DatabaseAccess
-from lakemark.connectors.mysql import chunk_reader, mysql_chunks
-from lakemark.connectors.mysql.chunk_reader import MariaDbReader, reasons_against
+from lakemark.connectors.mysql import binlog_snapshot, chunk_reader, mysql_chunks
+from lakemark.connectors.mysql.binlog_snapshot import consistent_snapshot
+from lakemark.connectors.mysql.chunk_reader import MySqlReader, reasons_against
 from lakemark.connectors.mysql.key_sql import key_texts
-from lakemark.connectors.mysql.mariadb_snapshot import consistent_snapshot
 from lakemark.connectors.mysql.mysql_session import Session, connect
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, TableError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import WHOLE, Condition, halves
 from lakemark.settings.config import DatabaseConfig
 from lakemark.settings.layers import InvalidConfig, LoginRefused
+from stack.connect import PLUGINS
 from stack.mariadb import MariaDb
+from tests.kit.number_rows import numbers
 
 pytestmark = pytest.mark.integration
 
 T = "shop.t"
+
+
+@pytest.fixture(autouse=True)
+def waked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where XA was used once each read waits: here not for long."""
+    monkeypatch.setattr(binlog_snapshot, "WAKED_S", 0.05)
 
 
 def moment(text: str) -> datetime:
@@ -34,9 +44,9 @@ def moment(text: str) -> datetime:
 
 
 @pytest.fixture
-def sql(mariadb: DatabaseConfig) -> Iterator[Session]:
+def sql(binlog_server: DatabaseConfig) -> Iterator[Session]:
     """Somebody else's session, in an empty database."""
-    with connect(mariadb, name="somebody") as session:
+    with connect(binlog_server, name="somebody") as session:
         session.execute("DROP DATABASE IF EXISTS shop")
         session.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
         session.execute("USE shop")
@@ -44,18 +54,19 @@ def sql(mariadb: DatabaseConfig) -> Iterator[Session]:
 
 
 @pytest.fixture
-def reader(mariadb: DatabaseConfig) -> Iterator[MariaDbReader]:
-    found = MariaDbReader(access(mariadb))
+def reader(binlog_server: DatabaseConfig) -> Iterator[MySqlReader]:
+    found = MySqlReader(access(binlog_server))
     yield found
     found.close()
 
 
 def access(config: DatabaseConfig, **settings: str) -> DatabaseAccess:
-    connector = {"connector.class": "io.debezium.connector.mariadb.MariaDbConnector", **settings}
+    kind = config.url.partition(":")[0]
+    connector = {"connector.class": PLUGINS[kind].java_class, **settings}
     return DatabaseAccess(config, HandlingModes.from_connector(connector), connector)
 
 
-def rows_of(reader: MariaDbReader, table: str = T, **more) -> list[dict]:
+def rows_of(reader: MySqlReader, table: str = T, **more) -> list[dict]:
     return reader.read(table, **more).found.rows.to_pylist()
 
 
@@ -120,9 +131,21 @@ TYPES = {
 }  # fmt: skip
 
 
-def test_values_of_every_type_are_what_they_are(sql: Session, reader: MariaDbReader):
+OF_MYSQL = {
+    "json": (["'{\"a\": [1, null]}'"], ['{"a":[1,null]}']),
+    "geometry": (["ST_GeomFromText('POINT(1 2)', 4326)"],
+                 [{"wkb": bytes.fromhex("01010000000000000000000040000000000000f03f"), "srid": 4326}]),
+    "vector(3)": (["STRING_TO_VECTOR('[1, 2.5, -3]')"], [[1.0, 2.5, -3.0]]),
+}  # fmt: skip
+ONLY_OF_MARIADB = {"uuid"}
+
+
+def test_values_of_every_type_are_what_they_are(sql: Session, reader: MySqlReader):
     wrong = {}
-    for kind, (literals, values) in TYPES.items():
+    types = TYPES
+    if not sql.is_mariadb:
+        types = {kind: TYPES[kind] for kind in TYPES if kind not in ONLY_OF_MARIADB} | OF_MYSQL
+    for kind, (literals, values) in types.items():
         sql.execute("DROP TABLE IF EXISTS t")
         sql.execute(f"CREATE TABLE t (id int PRIMARY KEY, v {kind})")
         for at, literal in enumerate([*literals, "NULL"]):
@@ -136,7 +159,7 @@ def test_values_of_every_type_are_what_they_are(sql: Session, reader: MariaDbRea
 
 
 def test_a_zero_date_that_must_not_be_null_is_the_first_of_all_as_in_events(
-    sql: Session, reader: MariaDbReader
+    sql: Session, reader: MySqlReader
 ):
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, d date NOT NULL, m datetime NOT NULL)")
     sql.execute("INSERT INTO t VALUES (1, 0, 0)")
@@ -151,10 +174,10 @@ def test_a_zero_date_that_must_not_be_null_is_the_first_of_all_as_in_events(
         ("url", "AP--", {"binary.handling.mode": "base64-url-safe"}),
     ],
 )
-def test_bytes_are_written_as_the_connector_does(mariadb, sql: Session, mode, value, types):
+def test_bytes_are_written_as_the_connector_does(binlog_server, sql: Session, mode, value, types):
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v blob)")
     sql.execute("INSERT INTO t VALUES (1, x'00ffbe'), (2, REPEAT(x'00', 200))")
-    found = MariaDbReader(access(mariadb, **types))
+    found = MySqlReader(access(binlog_server, **types))
     first, second = rows_of(found)
     found.close()
     assert first["v"] == value
@@ -162,19 +185,19 @@ def test_bytes_are_written_as_the_connector_does(mariadb, sql: Session, mode, va
     assert len(second["v"]) == {"hex": 400}.get(mode, 268)
 
 
-def test_rows_do_not_hang_on_the_server_s_own_settings(mariadb, sql: Session):
+def test_rows_do_not_hang_on_the_server_s_own_settings(binlog_server, sql: Session):
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, c char(4), m timestamp NULL, w varchar(9))")
-    sql.execute("INSERT INTO t SELECT seq, 'a', '2026-01-01', '\\\\' FROM seq_1_to_9")
+    sql.execute(f"INSERT INTO t SELECT seq, 'a', '2026-01-01', '\\\\' FROM {numbers(1, 9)}")
     strange = {
         "sql_select_limit": "3",
         "sql_mode": "ANSI_QUOTES,PAD_CHAR_TO_FULL_LENGTH,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT",
         "time_zone": "+09:00",
         "transaction_isolation": "READ-UNCOMMITTED",
-        "max_statement_time": "0.000001",
         "character_set_server": "latin1",
     }
+    strange |= {"max_statement_time": "0.000001"} if sql.is_mariadb else {"max_execution_time": "1"}
     before = {}
-    if sql.version < (11, 1):
+    if sql.is_mariadb and sql.version < (11, 1):
         strange["tx_isolation"] = strange.pop("transaction_isolation")
     for name in strange:
         ((before[name],),) = sql.execute(f"SELECT @@GLOBAL.{name}")
@@ -182,7 +205,7 @@ def test_rows_do_not_hang_on_the_server_s_own_settings(mariadb, sql: Session):
         for name, value in strange.items():
             literal = value if value.replace(".", "").isdigit() else f"'{value}'"
             sql.execute(f"SET GLOBAL {name} = {literal}")
-        found = MariaDbReader(access(mariadb))
+        found = MySqlReader(access(binlog_server))
         rows = rows_of(found)
         found.close()
     finally:
@@ -208,6 +231,7 @@ TEXTS = [
     "'Zz'",
     "'é'",
 ]
+UNPADDED = "varchar(20) collate utf8mb4_unicode_nopad_ci"
 KEYS = {
     "int": [[n] for n in range(-6, 6)],
     "bigint unsigned": [[2**64 - n] for n in range(1, 13)],
@@ -217,7 +241,7 @@ KEYS = {
     "float": [[f"{n}.1"] for n in range(12)],
     "varchar(20) collate utf8mb4_bin": [[text] for text in TEXTS],
     "varchar(20) collate utf8mb4_general_ci": [[text] for text in TEXTS if text != "'ä'"],
-    "varchar(20) collate utf8mb4_unicode_nopad_ci": [[text] for text in TEXTS if text != "'ä'"],
+    UNPADDED: [[text] for text in TEXTS if text != "'ä'"],
     "varchar(9) character set latin1": [[f"'{c}'"] for c in 'aBcD€üzéß%"_'],
     "char(5)": [[f"'{c} '"] for c in "abcdefghijkl"],
     "varbinary(4)": [[f"x'{n * 20:02x}{'ff' * (n % 3)}'"] for n in range(12)],
@@ -254,12 +278,16 @@ def keyed(sql: Session, kinds: str, rows: list[list]) -> list[str]:
 
 
 @pytest.mark.parametrize("kinds", KEYS)
-def test_ranges_of_any_key_hold_every_row_once(mariadb, sql: Session, reader, kinds):
+def test_ranges_of_any_key_hold_every_row_once(binlog_server, sql: Session, reader, kinds):
     rows = KEYS[kinds]
+    if not sql.is_mariadb:
+        if kinds in ONLY_OF_MARIADB:
+            pytest.skip("MySQL does not know it")
+        kinds = kinds.replace("unicode_nopad_ci", "0900_ai_ci")
     names = keyed(sql, kinds, rows)
     everything = [*range(len(rows))]
     for size in (1, 5, 100):
-        spans = cut(mariadb, size)
+        spans = cut(binlog_server, size)
         parts = [[row["n"] for row in rows_of(reader, span=span)] for span in spans]
         assert sorted(n for part in parts for n in part) == everything, (size, spans)
         assert max(map(len, parts)) <= size
@@ -284,7 +312,7 @@ def test_ranges_of_any_key_hold_every_row_once(mariadb, sql: Session, reader, ki
         chunk.keys.to_pylist()
     )
     assert gone.absent.rows.num_rows == 6
-    first = cut(mariadb, 3)[0]
+    first = cut(binlog_server, 3)[0]
     inside = reader.read(T, keys=texts, span=first)
     assert 0 < inside.absent.rows.num_rows + inside.found.rows.num_rows < len(rows)
 
@@ -295,41 +323,43 @@ def cut(config: DatabaseConfig, size: int, **more):
 
 
 @pytest.mark.parametrize("column", ["n", "w"])
-def test_ranges_of_a_column_with_nulls_hold_every_row_once(mariadb, sql, reader, column):
+def test_ranges_of_a_column_with_nulls_hold_every_row_once(binlog_server, sql, reader, column):
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int, w varchar(9))")
     sql.execute(
-        "INSERT INTO t SELECT seq, IF(seq %% 4 = 0, NULL, seq DIV 5), NULL FROM seq_1_to_60"
+        f"INSERT INTO t SELECT seq, IF(seq %% 4 = 0, NULL, seq DIV 5), NULL FROM {numbers(1, 60)}"
     )
     sql.execute("UPDATE t SET w = CONCAT('w', n)")
-    spans = cut(mariadb, 7, surrogate=column)
+    spans = cut(binlog_server, 7, surrogate=column)
     parts = [rows_of(reader, span=span, surrogate=column) for span in spans]
     assert len(spans) > 4
     assert sorted(row["id"] for part in parts for row in part) == [*range(1, 61)]
 
 
-def test_a_large_table_is_cut_by_estimates_and_no_row_is_lost(mariadb, sql, reader, monkeypatch):
+def test_a_large_table_is_cut_by_estimates_and_no_row_is_lost(
+    binlog_server, sql, reader, monkeypatch
+):
     monkeypatch.setattr("lakemark.connectors.mysql.key_cuts._WALKED_ROWS", 100)
     sql.execute("CREATE TABLE t (a int, b int, v varchar(90), PRIMARY KEY (a, b))")
     sql.execute(
         "INSERT INTO t SELECT IF(seq < 9000, seq, seq * 1000), 1, REPEAT('x', 50)"
-        " FROM seq_1_to_20000"
+        f" FROM {numbers(1, 20_000)}"
     )
     sql.execute("ANALYZE TABLE t")
-    spans = cut(mariadb, 1000)
+    spans = cut(binlog_server, 1000)
     parts = [len(rows_of(reader, span=span)) for span in spans]
     assert sum(parts) == 20_000
     assert 10 <= len(spans) <= 40
     assert max(parts) <= 4000
-    within = cut(mariadb, 100, within=spans[1])
+    within = cut(binlog_server, 100, within=spans[1])
     assert sum(len(rows_of(reader, span=span)) for span in within) == parts[1]
     assert (within[0].after, within[-1].upto) == (spans[1].after, spans[1].upto)
 
 
-def test_an_index_serves_a_range_of_a_key_of_several_columns(mariadb, sql: Session, reader):
+def test_an_index_serves_a_range_of_a_key_of_several_columns(binlog_server, sql: Session, reader):
     sql.execute("CREATE TABLE t (a int, b int, c int, v varchar(90), PRIMARY KEY (a, b, c))")
-    sql.execute("INSERT INTO t SELECT seq %% 10, seq %% 100, seq, 'x' FROM seq_1_to_20000")
+    sql.execute(f"INSERT INTO t SELECT seq %% 10, seq %% 100, seq, 'x' FROM {numbers(1, 20_000)}")
     sql.execute("ANALYZE TABLE t")
-    span = cut(mariadb, 500)[17]
+    span = cut(binlog_server, 500)[17]
     session = reader.kept.checked()
     before = int(dict(session.execute("SHOW SESSION STATUS LIKE 'Handler_read_next'"))
                  ["Handler_read_next"])  # fmt: skip
@@ -344,7 +374,7 @@ def test_an_index_serves_a_range_of_a_key_of_several_columns(mariadb, sql: Sessi
 
 def plain(sql: Session, rows: int = 9) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(90))")
-    sql.execute(f"INSERT INTO t SELECT seq, 'x' FROM seq_1_to_{rows}")
+    sql.execute(f"INSERT INTO t SELECT seq, 'x' FROM {numbers(1, rows)}")
 
 
 def test_a_chunk_leaves_no_transaction_that_a_change_of_the_table_waits_for(sql, reader):
@@ -387,55 +417,87 @@ def test_a_change_between_snapshot_and_look_is_said_and_read_again(
         assert len(rows_of(reader)) == (0 if change.startswith("TRUNCATE") else 9)
 
 
-def test_a_locked_table_is_said_and_waited_for_not_long(mariadb, sql, reader):
+def test_a_locked_table_is_said_and_waited_for_not_long(binlog_server, sql, reader):
     plain(sql)
     sql.execute("LOCK TABLES t WRITE")
     begun = time.monotonic()
-    assert code(DependencyError, reasons_against, access(mariadb), T) == "table-locked"
+    assert code(DependencyError, reasons_against, access(binlog_server), T) == "table-locked"
     assert time.monotonic() - begun < 5
     sql.execute("UNLOCK TABLES")
-    assert reasons_against(access(mariadb), T) == []
+    assert reasons_against(access(binlog_server), T) == []
+
+
+XID = "x'ff00', x'c328'"
+"""A name that is no text."""
+
+
+def prepare(sql: Session) -> None:
+    """Prepare a transaction of XA that puts a row into the table."""
+    sql.execute(f"XA START {XID}")
+    sql.execute("INSERT INTO t VALUES (77, 'prepared')")
+    sql.execute(f"XA END {XID}")
+    sql.execute(f"XA PREPARE {XID}")
 
 
 def test_a_prepared_transaction_is_in_the_log_and_not_in_a_read_so_the_chunk_waits(sql, reader):
     plain(sql)
-    sql.execute("XA START 'x'")
-    sql.execute("INSERT INTO t VALUES (77, 'prepared')")
-    assert len(rows_of(reader)) == 9, "nobody else sees it, nor does the log"
-    sql.execute("XA END 'x'")
-    sql.execute("XA PREPARE 'x'")
-    assert code(DependencyError, reader.read, T) == "transaction-prepared"
-    sql.execute("XA COMMIT 'x'")
-    assert len(rows_of(reader)) == 10
+    prepare(sql)
+    try:
+        assert code(DependencyError, reader.read, T) == "transaction-prepared"
+        timer = threading.Timer(0.3, sql.execute, [f"XA COMMIT {XID}"])
+        timer.start()
+        assert [row["id"] for row in rows_of(reader)] == [*range(1, 10), 77]
+        timer.join()
+    finally:
+        with suppress(pymysql.MySQLError):
+            sql.execute(f"XA ROLLBACK {XID}")
 
 
-def test_a_prepared_transaction_that_ends_while_the_snapshot_is_taken_is_found(
-    sql, reader, monkeypatch
+def test_only_what_was_prepared_before_is_waited_for(sql, reader, monkeypatch):
+    """Where there is always one that is prepared, reads go on."""
+    plain(sql)
+    known = binlog_snapshot._prepared
+    names = map(str, count())
+    monkeypatch.setattr(binlog_snapshot, "_prepared", lambda s: {*known(s), next(names)})
+    assert len(rows_of(reader)) == 9
+
+
+def test_a_transaction_whose_id_is_held_may_be_in_the_log_so_the_chunk_waits(
+    binlog_server, is_mysql, sql, reader
 ):
+    if not is_mysql:
+        pytest.skip("MariaDB holds none")
     plain(sql)
-    sql.execute("XA START 'x'")
-    sql.execute("INSERT INTO t VALUES (77, 'prepared')")
-    sql.execute("XA END 'x'")
-    sql.execute("XA PREPARE 'x'")
-    execute = Session.execute
-
-    left = ["XA COMMIT 'x'"]
-
-    def ending(self, query, parameters=()):
-        rows = execute(self, query, parameters)
-        if query.startswith("START TRANSACTION") and left:
-            execute(sql, left.pop())
-        return rows
-
-    monkeypatch.setattr(Session, "execute", ending)
-    assert [row["id"] for row in rows_of(reader)] == [*range(1, 10), 77], "in another snapshot"
+    with connect(binlog_server, name="holder") as holder:
+        holder.execute("SET GTID_NEXT = '123e4567-e89b-12d3-a456-426614174000:1'")
+        holder.execute("BEGIN")
+        holder.execute("INSERT INTO shop.t VALUES (77, 'held')")
+        assert code(DependencyError, reader.read, T) == "transaction-unfinished"
+        timer = threading.Timer(0.3, holder.execute, ["COMMIT"])
+        timer.start()
+        assert [row["id"] for row in rows_of(reader)] == [*range(1, 10), 77]
+        timer.join()
 
 
-def test_what_takes_too_long_is_ended_by_the_server_and_the_session_goes_on(mariadb, sql):
+def test_without_ids_of_transactions_nothing_tells_what_a_read_has_seen(
+    binlog_server, is_mysql, sql, reader
+):
+    if not is_mysql:
+        pytest.skip("MariaDB tells it otherwise")
     plain(sql)
-    given = access(mariadb)
+    sql.execute("SET GLOBAL gtid_mode = ON_PERMISSIVE")
+    try:
+        assert code(ConfigError, reader.read, T) == "no-transaction-ids"
+        assert code(ConfigError, reasons_against, access(binlog_server), T) == "no-transaction-ids"
+    finally:
+        sql.execute("SET GLOBAL gtid_mode = ON")
+
+
+def test_what_takes_too_long_is_ended_by_the_server_and_the_session_goes_on(binlog_server, sql):
+    plain(sql)
+    given = access(binlog_server)
     short = DatabaseAccess(given.config, given.modes, given.connector, timedelta(seconds=0.5))
-    reader = MariaDbReader(short)
+    reader = MySqlReader(short)
     waits = Condition("SLEEP(%s) = 0", (5,))
     begun = time.monotonic()
     assert code(DependencyError, reader.read, T, condition=waits) == "statement-timeout"
@@ -460,7 +522,7 @@ def test_a_read_is_ended_from_another_thread(sql, reader):
 
 def test_a_chunk_that_is_too_large_is_said_and_its_halves_are_read(sql, reader, monkeypatch):
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v longtext)")
-    sql.execute("INSERT INTO t SELECT seq, REPEAT('x', 100000) FROM seq_1_to_40")
+    sql.execute(f"INSERT INTO t SELECT seq, REPEAT('x', 100000) FROM {numbers(1, 40)}")
     monkeypatch.setattr(mysql_chunks.read_chunk, "__kwdefaults__",
                         {**mysql_chunks.read_chunk.__kwdefaults__, "max_bytes": 1 << 20})  # fmt: skip
     assert code(DependencyError, reader.read, T) == "chunk-too-large"
@@ -499,38 +561,45 @@ def test_a_session_that_was_ended_is_made_anew(sql, reader):
     assert len(rows_of(reader)) == 9
 
 
-def test_what_cannot_be_read_is_said_in_words_of_its_own(mariadb, sql, reader):
+def test_what_cannot_be_read_is_said_in_words_of_its_own(binlog_server, sql, reader):
     plain(sql)
     sql.execute("CREATE VIEW v AS SELECT * FROM t")
-    sql.execute("CREATE SEQUENCE s")
+    if sql.is_mariadb:
+        sql.execute("CREATE SEQUENCE s")
     sql.execute("CREATE TABLE m (id int PRIMARY KEY) ENGINE=MyISAM")
     sql.execute("CREATE TABLE n (id int)")
     assert code(TableError, reader.read, "shop.gone") == "table-gone"
     assert code(TableError, reader.read, "nowhere.t") == "table-gone"
     assert code(TableError, reader.read, "shop.v") == "not-a-table"
-    assert code(TableError, reader.read, "shop.s") == "not-a-table"
+    if sql.is_mariadb:
+        assert code(TableError, reader.read, "shop.s") == "not-a-table"
     assert code(TableError, reader.read, "shop.m") == "not-transactional"
     assert code(TableError, reader.read, "shop.n") == "no-key"
     assert len(rows_of(reader)) == 9, "the reader goes on"
 
 
-def test_who_may_not_read_is_told_which_statement_lets_him(mariadb, sql):
+def test_who_may_not_read_is_told_which_statement_lets_him(binlog_server, sql):
     plain(sql)
-    sql.execute("CREATE OR REPLACE USER poor IDENTIFIED BY 'geheim'")
+    sql.execute("DROP USER IF EXISTS poor")
+    sql.execute("CREATE USER poor IDENTIFIED BY 'geheim'")
     sql.execute("GRANT SELECT (id) ON shop.t TO poor")
-    url = mariadb.url.replace("root@", "poor@")
-    poor = MariaDbReader(access(DatabaseConfig(url=url, password="geheim")))
+    url = binlog_server.url.replace("root@", "poor@")
+    poor = MySqlReader(access(DatabaseConfig(url=url, password="geheim")))
     with pytest.raises(ConfigError) as caught:
         poor.read(T)
     assert "GRANT SELECT ON `shop`.`t`" in caught.value.hint
     sql.execute("GRANT SELECT ON shop.t TO poor")
-    assert len(rows_of(poor)) == 9, "no right beyond SELECT"
+    if not sql.is_mariadb:
+        assert code(ConfigError, poor.read, T) == "server-privilege"
+        sql.execute("GRANT REPLICATION CLIENT, XA_RECOVER_ADMIN ON *.* TO poor")
+        poor.close()
+    assert len(rows_of(poor)) == 9, "no right beyond these"
     poor.close()
     with pytest.raises(LoginRefused) as refused:
-        MariaDbReader(access(DatabaseConfig(url=url, password="falsch"))).read(T)
+        MySqlReader(access(DatabaseConfig(url=url, password="falsch"))).read(T)
     assert "falsch" not in str(refused.value)
     with pytest.raises(DependencyError) as away:
-        MariaDbReader(access(DatabaseConfig(url="mariadb://root@127.0.0.1:9"))).read(T)
+        MySqlReader(access(DatabaseConfig(url="mysql://root@127.0.0.1:9"))).read(T)
     assert away.value.code == "database-unavailable"
 
 
@@ -557,7 +626,7 @@ def test_a_connection_is_encrypted_as_the_address_says(certificate, tmp_path):
 
     def cipher(host: str, parameters: str) -> str:
         url = f"mariadb://root@{host}:{server.port}/?{parameters}"
-        reader = MariaDbReader(access(DatabaseConfig(url=url)))
+        reader = MySqlReader(access(DatabaseConfig(url=url)))
         try:
             assert len(rows_of(reader)) == 50_000
             ((_, found),) = reader.kept.get().execute("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
@@ -587,8 +656,10 @@ def test_a_connection_is_encrypted_as_the_address_says(certificate, tmp_path):
         server.stop()
 
 
-def test_a_server_without_encryption_is_no_server_where_it_is_required(mariadb):
-    url = mariadb.url.replace("ssl-mode=disabled", "ssl-mode=required")
+def test_a_server_without_encryption_is_no_server_where_it_is_required(binlog_server, is_mysql):
+    if is_mysql:
+        pytest.skip("MySQL makes a certificate of its own")
+    url = binlog_server.url.replace("ssl-mode=disabled", "ssl-mode=required")
     with pytest.raises(InvalidConfig) as caught:
-        MariaDbReader(access(DatabaseConfig(url=url))).read(T)
+        MySqlReader(access(DatabaseConfig(url=url))).read(T)
     assert [problem.path for problem in caught.value.problems] == ["database.url"]
