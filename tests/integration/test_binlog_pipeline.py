@@ -1,6 +1,8 @@
-"""MariaDB, the whole way: events and snapshots into tables, equal to what the server says."""
+"""MySQL and MariaDB, the whole way: events and snapshots into tables, equal to what the server says."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from stack.database import Database
 from stack.processes import StackError, wait_for
+from tests.kit.number_rows import numbers
 from tests.kit.running import STATE_S, Running
 from tests.kit.servers import ends_servers, on
 from tests.kit.snapshots import Snapshots
@@ -18,18 +21,23 @@ from tests.kit.watched_table import duckdb_rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-EACH = on("mariadb-11.4", "mariadb-10.11")
+EACH = on("mariadb-11.4", "mariadb-10.11", "mysql-9.7")
 ORDERS = """
 CREATE TABLE orders (
     id int PRIMARY KEY, note varchar(100), amount decimal(12, 2), big bigint unsigned,
     at datetime(6), t time(3), flag tinyint(1), raw varbinary(20), kind enum('a', 'b', 'c')
 )
 """
-INSERT = (
+ROWS = (
     "INSERT INTO orders SELECT seq, CONCAT('note ', seq), seq / 3, 18446744073709551615 - seq,"
     " TIMESTAMP('2026-01-01 10:00:00.000001') + INTERVAL seq SECOND, SEC_TO_TIME(CAST(seq AS SIGNED) * 1000 - 5000),"
-    " seq % 3, UNHEX(HEX(seq)), ELT(1 + seq % 3, 'a', 'b', 'c') FROM seq_{}_to_{}"
+    " seq % 3, UNHEX(HEX(seq)), ELT(1 + seq % 3, 'a', 'b', 'c')"
 )
+
+
+def insert(first: int, last: int) -> str:
+    """The statement for rows of these keys."""
+    return f"{ROWS} FROM {numbers(first, last)}"
 
 
 class Shop:
@@ -38,7 +46,7 @@ class Shop:
     def __init__(self, database: Database, directory: Path, mode: str) -> None:
         self.database = database
         database.execute(ORDERS)
-        database.execute(INSERT.format(1, 300))
+        database.execute(insert(1, 300))
         database.start_connector({"snapshot.mode": mode})
         sections = {
             "snapshot": {"chunk_rows": 40, "repair_interval": "5s"},
@@ -100,7 +108,7 @@ def test_events_make_a_table_that_is_equal(any_database: Database, tmp_path: Pat
         shop.running.lakemark.start()
         shop.wait_equal()
         any_database.execute("TRUNCATE TABLE orders")
-        any_database.execute(INSERT.format(10, 60))
+        any_database.execute(insert(10, 60))
         shop.wait_equal()
 
 
@@ -110,11 +118,11 @@ def test_a_snapshot_beside_the_stream_is_equal(any_database: Database, tmp_path:
     shop = Shop(any_database, tmp_path, "no_data")
     with shop.running as running:
         running.lakemark.start()
-        with Writers(any_database), Snapshots(running) as snapshots:
+        with Writers(any_database, xa=True), Snapshots(running) as snapshots:
             snapshots.run(f"{any_database.name}.orders")
         shop.wait_equal()
     signals = any_database.execute("SELECT count(*) FROM debezium_signal")
-    assert signals == [(0,)], "a read knows its place in the log"
+    assert signals == [(0,)], "a read knows a place in the log"
 
 
 @EACH
@@ -177,10 +185,14 @@ def test_a_storm_ends_in_equal_tables(any_database: Database, tmp_path: Path):
 
 
 class Writers:
-    """Three writers that change rows of the table while the block runs."""
+    """Three writers that change rows of the table while the block runs.
 
-    def __init__(self, database: Database) -> None:
-        self.database, self.ended = database, threading.Event()
+    The first commits each statement. The second has transactions, which MySQL's log has compressed:
+    their events have one place. The third prepares them first, where `xa` says so.
+    """
+
+    def __init__(self, database: Database, *, xa: bool = False) -> None:
+        self.database, self.ended, self.xa = database, threading.Event(), xa
         self.threads = [threading.Thread(target=self._write, args=(n,)) for n in range(3)]
 
     def __enter__(self) -> None:
@@ -197,11 +209,28 @@ class Writers:
         while not self.ended.is_set():
             try:
                 with self.database.connect() as connection:
+                    if self.database.server.connector == "mysql":
+                        connection.execute("SET SESSION binlog_transaction_compression = ON")
                     while not self.ended.wait(0.005):
                         turn += 1
-                        self._change(connection, (turn * 7 + number * 101) % 330, turn)
+                        with self._transaction(connection, number, turn):
+                            self._change(connection, (turn * 7 + number * 101) % 330, turn)
             except self.database.CLIENT_ERROR:
                 self.ended.wait(0.1)  # the server is away
+
+    @contextmanager
+    def _transaction(self, connection: Any, number: int, turn: int) -> Iterator[None]:
+        if number == 0 or (number == 2 and not self.xa):
+            yield
+        elif number == 1:
+            with connection.transaction():
+                yield
+        else:
+            name = f"'{number}-{turn}'"
+            connection.execute(f"XA START {name}")
+            yield
+            for phase in ("END", "PREPARE", "COMMIT"):
+                connection.execute(f"XA {phase} {name}")
 
     def _change(self, connection: Any, key: int, turn: int) -> None:
         connection.execute("DELETE FROM orders WHERE id = %s", [key])

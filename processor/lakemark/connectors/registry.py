@@ -6,6 +6,7 @@ from typing import Final
 from lakemark.connectors.connector_traits import ConnectorTraits
 from lakemark.connectors.database import Database, DatabaseAccess
 from lakemark.connectors.mysql.connector_settings import MARIADB_TRAITS
+from lakemark.connectors.mysql.connector_settings import TRAITS as MYSQL_TRAITS
 from lakemark.connectors.postgres.connector_settings import TRAITS as POSTGRES_TRAITS
 from lakemark.settings.config import DatabaseConfig
 from lakemark.settings.layers import InvalidConfig, Mistake
@@ -17,6 +18,12 @@ def _postgresql() -> type[Database]:
     return PostgresDatabase
 
 
+def _mysql() -> type[Database]:
+    from lakemark.connectors.mysql.mysql_database import MySqlDatabase  # noqa: PLC0415
+
+    return MySqlDatabase
+
+
 def _mariadb() -> type[Database]:
     from lakemark.connectors.mysql.mysql_database import MariaDbDatabase  # noqa: PLC0415
 
@@ -25,6 +32,7 @@ def _mariadb() -> type[Database]:
 
 DATABASES: Final[Mapping[str, tuple[ConnectorTraits, Callable[[], type[Database]]]]] = {
     "io.debezium.connector.postgresql.PostgresConnector": (POSTGRES_TRAITS, _postgresql),
+    "io.debezium.connector.mysql.MySqlConnector": (MYSQL_TRAITS, _mysql),
     "io.debezium.connector.mariadb.MariaDbConnector": (MARIADB_TRAITS, _mariadb),
 }
 """By connector class its traits, and its kind of database, which is imported when it is needed."""

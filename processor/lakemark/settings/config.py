@@ -142,7 +142,8 @@ class DatabaseConfig(Section):
     """The source database: exact types now, snapshots when asked for."""
 
     url: DatabaseUrl = Field(
-        description="SCHEME://USER@HOST:PORT/DATABASE, the primary; schemes: postgresql, mariadb"
+        description="SCHEME://USER@HOST:PORT/DATABASE, the primary;"
+        " schemes: postgresql, mysql, mariadb"
     )
     password: Secret | None = Field(None, description="of the user in url")
     connect_timeout: Duration = Field(timedelta(seconds=10), description="for one connection")

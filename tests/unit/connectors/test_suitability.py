@@ -46,7 +46,7 @@ def test_a_good_connector_has_no_problems():
     ("settings", "path", "words"),
     [
         (
-            {"connector.class": "io.debezium.connector.mysql.MySqlConnector"},
+            {"connector.class": "io.debezium.connector.sqlserver.SqlServerConnector"},
             "connector.class",
             "supported:",
         ),

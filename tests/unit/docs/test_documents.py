@@ -38,7 +38,7 @@ lake: {path: ./lake}
 checkpoint: ./checkpoint
 """
 GRANT = re.compile(
-    r"GRANT (\w+|[A-Z, ]+ ON (\*\.\*|SCHEMA \w+|\w+\.\w+(, \w+\.\w+)*)) TO \w+(\s*/\*.*)?"
+    r"GRANT (\w+|[A-Z_, ]+ ON (\*\.\*|SCHEMA \w+|\w+\.\w+(, \w+\.\w+)*)) TO \w+(\s*/\*.*)?"
 )
 pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
 

@@ -69,7 +69,7 @@ TRAITS: Final = ConnectorTraits(
     connector=MYSQL,
     schemes=(MYSQL,),
     example="mysql://lakemark@localhost:3306/shop",
-    reads_know_their_place=False,
+    reads_know_their_place=True,
     has_schema_topic=True,
     container="database",
     naming=(),
@@ -88,7 +88,6 @@ MARIADB_TRAITS: Final = replace(
     connector=MARIADB,
     schemes=(MARIADB,),
     example="mariadb://lakemark@localhost:3306/shop",
-    reads_know_their_place=True,
     driver=("org.mariadb.", "com.github.shyiko."),
 )
-"""MariaDB's: a read knows its place in the log, so no window rows are written."""
+"""MariaDB's."""

@@ -34,6 +34,7 @@ SESSION_SETTINGS: Final = (
     f"SET SESSION max_sort_length = 16384, net_write_timeout = {_TAKEN_WITHIN_S}",
 )
 _OF_MARIADB: Final = "SET SESSION query_cache_type = OFF"
+_OF_MYSQL: Final = "SET SESSION information_schema_stats_expiry = 0"  # sizes are kept for a day
 _VERSION: Final = re.compile(r"(?:5\.5\.5-)?(\d+)\.(\d+)\.(\d+)", re.ASCII)
 # MariaDB: the oldest that is maintained. MySQL: window functions, and CAST to a double.
 _LEAST: Final = {True: (10, 6, 0), False: (8, 0, 17)}
@@ -169,6 +170,7 @@ def _settings(
         yield _OF_MARIADB
         yield f"SET SESSION max_statement_time = {seconds:f}"
     else:
+        yield _OF_MYSQL
         yield f"SET SESSION max_execution_time = {round(seconds * 1000)}"
     yield f"SET SESSION lock_wait_timeout = {max(1, ceil(lock.total_seconds()))}"
     if idle is not None:
