@@ -37,7 +37,7 @@ from rich.table import Table
 from bench.report import keep, machine
 from bench.runs import tree
 from bench.soak_faults import FAULTS, Fault, prepare
-from stack import every_type, shop
+from stack import shop
 from stack.compare import Comparer
 from stack.lakemark_process import LakemarkProcess, write_config
 from stack.local import Database, LocalStack
@@ -153,11 +153,9 @@ class Soak:
         """
         self.revive()
         comparer = Comparer(
-            dsn=self.database.dsn,
+            self.database,
             config=self.lakemark.config,
-            connector=self.database.config,
             tables=self.tables(),
-            not_captured={f"public.{every_type.TABLE}": every_type.NOT_CAPTURED},
         )
         try:
             comparer.wait_until_equal(self.lakemark, deadline_s=EQUAL_S)
@@ -251,7 +249,7 @@ class Soak:
 
 def settings(database: Database) -> dict[str, Any]:
     """Return the pipeline's settings: small batches, both task engines, output topics."""
-    vectors = shop.TABLES[::2]
+    vectors = shop.tables(database)[::2]
     return {
         "stream": {"trigger": "1s", "shards": 2},
         "lake": {
@@ -370,15 +368,14 @@ def soak(
         small_disk(stack.directory / "disk", room=ROOM) as disk,
         stack.fresh_database() as database,
     ):
-        with database.connect() as connection:
-            shop.create(connection, every=every_type.Limits.of({}))
-            shop.fill(connection, scale=0.02)
+        shop.create(database)
+        shop.fill(database, scale=0.02)
         prepare(database)
         database.start_connector({"publication.autocreate.mode": "all_tables"})
         running = Soak(database, disk, seed=seed, say=say)
         watch = Watch(running.lakemark)
         try:
-            with running.scratch, Workload(database.dsn, writers=2, rows_per_s=rate, seed=seed):
+            with running.scratch, Workload(database, writers=2, rows_per_s=rate, seed=seed):
                 watch.start()
                 faults = [f for f in FAULTS if disk.mounted or "disk" not in f.name]
                 running.run(faults, minutes, most=most)

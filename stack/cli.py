@@ -16,8 +16,9 @@ from typing import Final
 from stack.browser import ensure_browser
 from stack.bundled import ensure_servers
 from stack.connect import connector_config
+from stack.database import CONFIGS
 from stack.import_rule import violations
-from stack.local import CONNECTOR, LocalStack
+from stack.local import DATABASES, LocalStack, service_of
 from stack.processes import StackError
 from stack.structure import show
 
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     demo = commands.add_parser("demo", help="the whole thing on this machine")
     demo.add_argument("--keep", action="store_true", help="leave everything running at the end")
     demo.add_argument("--scale", type=float, default=1.0, help="size of the shop; 1: 65,000 rows")
+    add_database(demo)
     test = commands.add_parser("test", help="lint, types and tests", add_help=False)
     test.add_argument("--quick", action="store_true", help="no Java, no servers")
     bench = commands.add_parser("bench", help="a benchmark", add_help=False)
@@ -46,19 +48,21 @@ def main(arguments: Sequence[str]) -> int:
     checks = commands.add_parser("check", help="lint, format, types, import rule")
     checks.add_argument("--structure", action="store_true", help="how the package is laid out")
     for name, help_ in (
-        ("up", "start Kafka, Connect and PostgreSQL and leave them running"),
         ("down", "end exactly those"),
         ("lock", "make the requirement locks anew"),
     ):
         commands.add_parser(name, help=help_)
+    add_database(
+        commands.add_parser("up", help="start Kafka, Connect and a database and leave them running")
+    )
     options, rest = parser.parse_known_args(arguments)
     if rest and options.command not in {"test", "bench"}:
         parser.error(f"unknown arguments: {' '.join(rest)}")
     actions: dict[str, Callable[[], int]] = {
-        "demo": lambda: run_demo(keep=options.keep, scale=options.scale),
+        "demo": lambda: run_demo(keep=options.keep, scale=options.scale, database=options.database),
         "test": lambda: run_tests(rest, quick=options.quick),
         "bench": lambda: run_bench(options.name, rest),
-        "up": up,
+        "up": lambda: up(options.database),
         "down": down,
         "check": lambda: structure() if options.structure else check(),
         "lock": lock,
@@ -81,10 +85,26 @@ def say(text: str) -> None:
     print(f"dev: {text}", file=sys.stderr, flush=True)
 
 
-def run_demo(*, keep: bool, scale: float) -> int:
+def add_database(parser: argparse.ArgumentParser) -> None:
+    """Let a command be told the product of the source database."""
+    parser.add_argument(
+        "--database", default="postgres", type=_service, metavar="NAME",
+        help=f"postgres (default), mariadb or mysql, with a version too: {', '.join(DATABASES)}",
+    )  # fmt: skip
+
+
+def _service(name: str) -> str:
+    try:
+        return service_of(name)
+    except StackError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run_demo(*, keep: bool, scale: float, database: str) -> int:
     """Run `stack/demo.py`."""
     ensure_servers(say)
-    code: int = importlib.import_module("stack.demo").run(keep=keep, scale=scale)
+    run = importlib.import_module("stack.demo").run
+    code: int = run(keep=keep, scale=scale, database=database)
     return code
 
 
@@ -178,20 +198,29 @@ def structure() -> int:
     return 0
 
 
-def up() -> int:
-    """Start the servers in the background, or say that they run."""
+def up(service: str) -> int:
+    """Start the servers in the background, or say that they run.
+
+    Raises:
+        StackError: they run with another database.
+    """
     ensure_servers(say)
     running = LocalStack.attach()
     if running is not None and all(server.is_running for server in running.servers):
+        if service not in running.services:
+            name = running.source_server.name
+            raise StackError(f"{name} runs already: end it by ./dev down, then start another one")
         _describe(running)
         return 0
     if running is not None:
         say("some servers of the last ./dev up have ended: starting all anew")
         running.stop()
-    stack = LocalStack(name="up", detached=True, progress=say)
+    services = ("kafka", "connect", service)
+    stack = LocalStack(name="up", services=services, detached=True, progress=say)
     stack.start()
     shop = stack.fresh_database(name="shop")
-    config = connector_config(CONNECTOR, shop.placeholders())
+    template = CONFIGS / f"{shop.server.connector}.json"
+    config = connector_config(template, shop.placeholders())
     path = stack.directory / "connector.json"
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     _describe(stack)
@@ -203,7 +232,7 @@ def _describe(stack: LocalStack) -> None:
     print(
         f"Kafka       {stack.kafka.bootstrap}\n"
         f"Connect     {stack.connect.url}\n"
-        f"PostgreSQL  {stack.postgres.dsn('shop')}\n"
+        f"database    {stack.source_server.dsn('shop')}\n"
         f"logs        {stack.logs}\n"
         f"connector   {stack.directory / 'connector.json'}, once the tables are there:\n"
         f"            curl -X PUT -H 'Content-Type: application/json' -d @{stack.directory}"

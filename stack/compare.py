@@ -7,28 +7,19 @@ A difference is reported as names and numbers, never as values.
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-import psycopg
 import pyarrow as pa
 from deltalake import DeltaTable
-from psycopg import sql
 
-from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import Config, load
 from lakemark.sink import names
-from stack.expected import Column, Reading, Types, columns_of, key_of, reading, types_of
+from stack.database import Database
+from stack.expected import ExpectedTable, Reading, Row, Source
 from stack.processes import StackError
-
-_PINNED: Final = (
-    "-c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=iso_8601"
-    " -c bytea_output=hex -c extra_float_digits=1"
-)
-
-Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +27,7 @@ class TableComparison:
     """One table: what was found where.
 
     Attributes:
-        table: `schema.table`.
+        table: its identifier.
         source_rows, lake_rows: rows on both sides, those marked as deleted left out.
         missing: rows of the source that the lake lacks.
         extra: rows of the lake that the source lacks.
@@ -109,27 +100,15 @@ class Comparer:
     """Compares the tables of one database with those of one lake.
 
     Args:
-        dsn: the source database.
+        database: the source; its connector's configuration says how values are sent.
         config: lakemark's configuration, or its file.
-        connector: the connector's configuration, for its handling modes.
-        tables: `schema.table`, any characters.
-        not_captured: columns that the connector cannot carry, by table.
+        tables: their identifiers, any characters.
     """
 
-    def __init__(
-        self,
-        *,
-        dsn: str,
-        config: Config | Path,
-        connector: dict[str, str],
-        tables: Sequence[str],
-        not_captured: Mapping[str, Collection[str]] | None = None,
-    ) -> None:
-        self._dsn = dsn
+    def __init__(self, database: Database, *, config: Config | Path, tables: Sequence[str]) -> None:
+        self._database = database
         self._config = load(config) if isinstance(config, Path) else config
-        self._modes = HandlingModes.from_connector(connector)
         self._tables = tuple(tables)
-        self._not_captured = dict(not_captured or {})
 
     def compare(self, known: Comparison | None = None) -> Comparison:
         """Compare all tables.
@@ -140,16 +119,14 @@ class Comparer:
         """
         earlier = {found.table: found for found in known.tables} if known else {}
         found = []
-        with psycopg.connect(self._dsn, options=_PINNED) as connection:
-            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            types = types_of(connection)
+        with self._database.source() as source:
             for table in self._tables:
                 lake = self._open(table)
                 last = earlier.get(table)
                 if last and lake and last.version == lake.version():
                     found.append(last)
                 else:
-                    found.append(self._compare(connection, table, lake, types))
+                    found.append(self._compare(source, table, lake))
         return Comparison(tuple(found))
 
     def wait_until_equal(self, batches: Batches, *, deadline_s: float) -> Comparison:
@@ -174,46 +151,31 @@ class Comparer:
             return None
         return DeltaTable(path, storage_options=options)
 
-    def _compare(
-        self,
-        connection: psycopg.Connection[Any],
-        table: str,
-        lake: DeltaTable | None,
-        types: Types,
-    ) -> TableComparison:
-        name = sql.Identifier(*table.split(".", 1)).as_string()
-        key = key_of(connection, name)
-        left_out = self._not_captured.get(table, ())
-        columns = [c for c in columns_of(connection, name, types) if c.name not in left_out]
-        readings = [reading(column, self._modes) for column in columns]
-        rows = _source_rows(connection, name, columns, readings)
-        at = [i for part in key for i, column in enumerate(columns) if column.name == part]
-        if not at:
-            return TableComparison(table, len(rows), problem="the table has no primary key")
+    def _compare(self, source: Source, table: str, lake: DeltaTable | None) -> TableComparison:
+        expected = source.read(table, self._database.not_captured(table))
+        rows = len(expected.rows)
+        if not expected.key:
+            return TableComparison(table, rows, problem="the table has no primary key")
         if lake is None:
             problem = "" if not rows else "the lake has no such table"
-            return TableComparison(table, len(rows), missing=len(rows), problem=problem)
+            return TableComparison(table, rows, missing=rows, problem=problem)
         held = whole(lake)
         held_as = {source: column for column, source in names.sources_of(held.schema).items()}
-        lacking = [column.name for column in columns if column.name not in held_as]
+        lacking = [column for column in expected.readings if column not in held_as]
         problem = f"the lake lacks the columns {', '.join(lacking)}" if lacking else ""
         live, unavailable = _live(held)
         values = [
-            _lake_values(live.column(held_as[column.name]), how)
-            if column.name in held_as
+            lake_values(live.column(held_as[column]), how)
+            if column in held_as
             else [None] * live.num_rows
-            for column, how in zip(columns, readings, strict=True)
+            for column, how in expected.readings.items()
         ]
         found = list(zip(*values, strict=True)) if values else []
-        return _difference(
-            TableComparison(
-                table, len(rows), len(found), unavailable=unavailable,
-                problem=problem, version=lake.version(),
-            ),
-            {_key(row, at): row for row in rows},
-            [(_key(row, at), row) for row in found],
-            [column.name for column in columns],
+        sizes = TableComparison(
+            table, rows, len(found), unavailable=unavailable,
+            problem=problem, version=lake.version(),
         )  # fmt: skip
+        return _difference(sizes, expected, found)
 
 
 def whole(table: DeltaTable) -> pa.Table:
@@ -224,32 +186,6 @@ def whole(table: DeltaTable) -> pa.Table:
 
 def _key(row: Row, at: Sequence[int]) -> str:
     return repr([row[i] for i in at])
-
-
-def _source_rows(
-    connection: psycopg.Connection[Any],
-    name: str,
-    columns: Sequence[Column],
-    readings: Sequence[Reading],
-) -> list[Row]:
-    selected = ", ".join(
-        how.select.replace("{}", "{0}").replace("{0}", sql.Identifier(column.name).as_string())
-        for column, how in zip(columns, readings, strict=True)
-    )
-    parsers = [how.parse for how in readings]
-    rows = []
-    with (
-        connection.cursor() as cursor,
-        cursor.copy(f"COPY (SELECT {selected} FROM {name}) TO STDOUT".encode()) as copy,
-    ):
-        for row in copy.rows():
-            rows.append(  # noqa: PERF401 (clearer than a comprehension over three lines)
-                tuple(
-                    None if text is None else parse(text)
-                    for text, parse in zip(row, parsers, strict=True)
-                )
-            )
-    return rows
 
 
 def _live(held: pa.Table) -> tuple[pa.Table, int]:
@@ -267,7 +203,8 @@ def _live(held: pa.Table) -> tuple[pa.Table, int]:
     )
 
 
-def _lake_values(column: pa.ChunkedArray, how: Reading) -> list[Any]:
+def lake_values(column: pa.ChunkedArray, how: Reading) -> list[Any]:
+    """Return the values of a column of the lake in canonical form."""
     values: list[Any] = column.cast(_without_times(column.type)).to_pylist()
     if _has_floats(column.type):
         values = [_without_nan(value) for value in values]
@@ -301,12 +238,19 @@ def _without_nan(value: Any) -> Any:
 
 
 def _difference(
-    sizes: TableComparison,
-    source: dict[str, Row],
-    lake: list[tuple[str, Row]],
-    columns_named: Sequence[str],
+    sizes: TableComparison, expected: ExpectedTable, found: Sequence[Row]
 ) -> TableComparison:
-    held = dict(lake)
+    """Return the sizes with what differs.
+
+    Args:
+        sizes: of both sides.
+        expected: the source's table.
+        found: the lake's rows, their columns in the same order.
+    """
+    columns_named = list(expected.readings)
+    at = [columns_named.index(part) for part in expected.key]
+    source = {_key(row, at): row for row in expected.rows}
+    held = {_key(row, at): row for row in found}
     columns: Counter[str] = Counter()
     different = 0
     for key, row in source.items():
@@ -315,16 +259,11 @@ def _difference(
             different += 1
             pairs = zip(columns_named, row, other, strict=True)
             columns.update(name for name, ours, theirs in pairs if ours != theirs)
-    return TableComparison(
-        sizes.table,
-        sizes.source_rows,
-        sizes.lake_rows,
+    return replace(
+        sizes,
         missing=sum(key not in held for key in source),
         extra=sum(key not in source for key in held),
         different=different,
-        duplicates=len(lake) - len(held),
-        unavailable=sizes.unavailable,
+        duplicates=len(found) - len(held),
         columns=dict(columns),
-        problem=sizes.problem,
-        version=sizes.version,
     )

@@ -5,13 +5,16 @@ A `SourceServer` makes databases; a `Database` is one of them with the connector
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
+from lakemark.model.handling_modes import HandlingModes
 from stack.connect import connector_config
+from stack.expected import Source
 from stack.processes import Controlled, StackError, wait_for
 
 if TYPE_CHECKING:
@@ -40,6 +43,10 @@ class SourceServer(Controlled):
     def for_connect(self) -> tuple[str, int]:
         """Host and port under which Connect reaches it."""
         return self.host, self.port
+
+    @abstractmethod
+    def dsn(self, dbname: str, /) -> str:
+        """Return the address of a database, as lakemark takes it."""
 
     @abstractmethod
     def create(self, stack: "Servers", name: str) -> "Database":
@@ -75,6 +82,12 @@ class Database(ABC):
     CLIENT_ERROR: ClassVar[type[Exception]]
     """The root of the errors of this database's client."""
 
+    INSTANT: ClassVar[str]
+    """The type of a column with moments of all time zones, to the microsecond."""
+
+    NOT_CAPTURED: ClassVar[Mapping[str, Collection[str]]] = {}
+    """Columns of tables of ours that the connector cannot carry, by the tables' names."""
+
     @property
     @abstractmethod
     def dsn(self) -> str:
@@ -97,6 +110,26 @@ class Database(ABC):
         """Return the identifiers of the tables, but for the signal table, in order."""
 
     @abstractmethod
+    def quoted(self, name: str) -> str:
+        """Return a name of a table or a column as statements have it."""
+
+    @abstractmethod
+    def insert(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
+        """Insert many rows in the fastest way that the product has, and return how many."""
+
+    @abstractmethod
+    def source(self) -> AbstractContextManager[Source]:
+        """Open the database to compare a lake with it, whose values are as the connector sends."""
+
+    @abstractmethod
+    def is_conflict(self, error: BaseException) -> bool:
+        """Tell whether a transaction failed by others that run: it may be tried again."""
+
+    @abstractmethod
+    def is_away(self, error: BaseException) -> bool:
+        """Tell whether a connection was lost, or could not be made."""
+
+    @abstractmethod
     def placeholders(self) -> dict[str, str]:
         """Return the values for the placeholders of the connector's configuration."""
 
@@ -115,6 +148,15 @@ class Database(ABC):
     @abstractmethod
     def _drop(self) -> None:
         """Drop the database, whoever is connected to it."""
+
+    @property
+    def modes(self) -> HandlingModes:
+        """How the connector is set to send values."""
+        return HandlingModes.from_connector(self.config)
+
+    def not_captured(self, table: str) -> Collection[str]:
+        """Return the columns of a table, given as its identifier, that no event has."""
+        return self.NOT_CAPTURED.get(table.partition(".")[2], ())
 
     def topic(self, table: str) -> str:
         """Return the topic of a table."""

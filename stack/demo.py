@@ -1,6 +1,6 @@
 """`./dev demo`: a shop's database, Kafka, Debezium, lakemark and a lake, on this machine.
 
-    1. start PostgreSQL, Kafka and Connect
+    1. start the database, Kafka and Connect
     2. create the shop and fill it
     3. start the connector, which takes no snapshot
     4. start `lakemark run`: the lake is empty
@@ -20,7 +20,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-import psycopg
 import yaml
 from rich.console import Console
 from rich.panel import Panel
@@ -29,18 +28,21 @@ from rich.syntax import Syntax
 from lakemark.errors import LakemarkError
 from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
-from stack import every_type, shop
+from stack import shop
 from stack.compare import Comparer, Comparison
 from stack.database import Database
-from stack.demo_load import PULSE, PULSE_SQL, Load
+from stack.demo_load import PULSE, Load, create_pulse
 from stack.demo_view import Measured, Screen, comparison, facts
 from stack.lakemark_process import LakemarkProcess, write_config
 from stack.local import ROOT, LocalStack
+from stack.mysql import MySqlDatabase
+from stack.postgres import PostgresDatabase
 from stack.processes import Identity, StackError
 
 CATCH_UP_S: Final = 300.0
 """Deadline for the tables to be equal; a busy machine needs a minute."""
 KEPT: Final = "demo"
+CLIENT_ERRORS: Final = (PostgresDatabase.CLIENT_ERROR, MySqlDatabase.CLIENT_ERROR)
 
 
 class Demo:
@@ -48,15 +50,20 @@ class Demo:
 
     Args:
         console: where it is shown.
+        service: the database, one of `stack.local.DATABASES`.
         keep: leave everything running at the end.
         scale: how large the shop is; 1 is 65,000 rows.
     """
 
-    def __init__(self, console: Console, *, keep: bool, scale: float = 1.0) -> None:
+    def __init__(
+        self, console: Console, *, service: str = "postgres", keep: bool, scale: float = 1.0
+    ) -> None:
         self._screen = Screen(console)
+        self._service = service
         self._keep = keep
         self._scale = scale
         self._stack: LocalStack | None = None
+        self._database: Database | None = None
         self._lakemark: LakemarkProcess | None = None
         self._load: Load | None = None
         self._seen = Measured()
@@ -68,7 +75,7 @@ class Demo:
             try:
                 equal = self._run()
                 kept = self._keep
-            except (StackError, LakemarkError, psycopg.Error, OSError) as error:
+            except (StackError, LakemarkError, *CLIENT_ERRORS, OSError) as error:
                 self._explain(error)
                 equal = False
             finally:
@@ -100,35 +107,41 @@ class Demo:
         if self._keep:
             stop(self._screen.say)
             shutil.rmtree(ROOT / ".lakemark" / KEPT, ignore_errors=True)
-        stack = LocalStack(name=KEPT, detached=self._keep, progress=self._note)
-        with self._screen.doing("starting PostgreSQL, Kafka and Connect"):
+        services = ("kafka", "connect", self._service)
+        stack = LocalStack(name=KEPT, services=services, detached=self._keep, progress=self._note)
+        with self._screen.doing(f"starting {stack.servers[-1].name}, Kafka and Connect"):
             stack.start()
         self._stack = stack
         return stack
 
     def _fill(self, stack: LocalStack) -> Database:
         with self._screen.doing("creating the shop"):
-            database = stack.fresh_database(*PULSE_SQL, name="shop")
-            with database.connect() as connection:
-                shop.create(connection)
-                rows = shop.fill(connection, scale=self._scale)
+            database = self._database = stack.fresh_database(name="shop")
+            create_pulse(database)
+            shop.create(database)
+            rows = shop.fill(database, scale=self._scale)
         self._screen.say(f"  {rows:,} rows in {len(shop.TABLES)} tables")
         return database
 
     def _configure(self, database: Database) -> Path:
         assert self._stack is not None
-        config = write_config(database, self._stack.directory, {"name": "demo"})
+        sections = {"name": "demo", "source": self._source(database)}
+        config = write_config(database, self._stack.directory, sections)
         self._screen.say(f"lakemark's configuration, {_short(config)}:")
         self._screen.console.print(Syntax(config.read_text(encoding="utf-8"), "yaml"))
         return config
 
+    def _source(self, database: Database) -> dict[str, Any]:
+        """Return the section `source`: a changed table is to be noticed while somebody looks on."""
+        assert self._stack is not None
+        connect = {"url": self._stack.connect.url, "connector": database.name}
+        return {"connect": connect, "watch_interval": "5s"}
+
     def _catch_up(self, database: Database, lakemark: LakemarkProcess) -> Comparison:
         comparer = Comparer(
-            dsn=database.dsn,
+            database,
             config=lakemark.config,
-            connector=database.config,
-            tables=[*shop.TABLES, PULSE],
-            not_captured={f"public.{every_type.TABLE}": every_type.NOT_CAPTURED},
+            tables=[*shop.tables(database), database.identifier(PULSE)],
         )
         try:
             with self._screen.doing("catching up and comparing every row"):
@@ -150,8 +163,9 @@ class Demo:
 
     def _where_next(self, lakemark: LakemarkProcess) -> None:
         assert self._stack is not None
-        config = _short(lakemark.config)
-        lake = Path(folder_of(load(lakemark.config).lake, "public.orders"))
+        assert self._database is not None
+        config, orders = _short(lakemark.config), self._database.identifier("orders")
+        lake = Path(folder_of(load(lakemark.config).lake, orders))
         query = (
             "from deltalake import DeltaTable; "
             f'print(DeltaTable("{_short(lake)}").to_pandas().head())'
@@ -171,9 +185,9 @@ class Demo:
                 "ask lakemark:",
                 f"  .venv/bin/lakemark status -c {config}",
                 "load a table again, or a part of it, and see what came of it:",
-                f"  .venv/bin/lakemark snapshot start public.orders --wait -c {config}",
+                f"  .venv/bin/lakemark snapshot start {orders} --wait -c {config}",
                 f"  .venv/bin/lakemark snapshot status -c {config}",
-                f"psql       {self._stack.postgres.dsn('shop')}",
+                f"database   {self._database.dsn}",
                 f"Kafka      {self._stack.kafka.bootstrap}",
                 f"Connect    {self._stack.connect.url}",
                 "",
@@ -246,24 +260,25 @@ def stop(say: Any = print) -> int:
         _lakemark_state().unlink(missing_ok=True)
     running = LocalStack.attach(KEPT)
     if running is not None:
-        say("stopping PostgreSQL, Kafka and Connect of the last demo")
+        say("stopping the database, Kafka and Connect of the last demo")
         running.stop()
     return 0
 
 
-def run(*, keep: bool, scale: float = 1.0) -> int:
+def run(*, keep: bool, scale: float = 1.0, database: str = "postgres") -> int:
     """Run the demo; the exit code is 0 only if all tables are equal.
 
     Args:
         keep: leave everything running at the end, and say how to stop it.
         scale: how large the shop is.
+        database: one of `stack.local.DATABASES`.
     """
 
     def terminated(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, terminated)
-    demo = Demo(Console(highlight=False), keep=keep, scale=scale)
+    demo = Demo(Console(highlight=False), service=database, keep=keep, scale=scale)
     try:
         code = demo.run()
         if keep:

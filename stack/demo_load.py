@@ -4,7 +4,7 @@
     2. after some chunks: pause; what was under way is settled, then nothing is read; resume
     3. when some more are read: kill -9 inside a window, chunks in flight, and start again
     4. the snapshot goes on to its end; no chunk that was settled before is read again
-    5. writers go on for a while, then stop
+    5. a column is added to a table; writers go on for a while, then stop
 
 Every step waits for what it names, up to a deadline; none waits for a time to pass, but for 5.
 """
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -29,22 +29,13 @@ from stack.loading import RUN, Loading, Place
 from stack.processes import StackError
 from stack.workload import Workload
 
-PULSE: Final = "public.pulse"
-PULSE_SQL: Final = (
-    "CREATE TABLE pulse (id int PRIMARY KEY, at timestamptz NOT NULL)",
-    "INSERT INTO pulse VALUES (1, clock_timestamp())",
-)
+PULSE: Final = "pulse"
 BEAT_S: Final = 0.25
 LOOK_S: Final = 0.1
 CHUNK_ROWS: Final = 1000
-SIGNAL: Final = {
-    "data-collections": ["public.line_items", "public.orders", r"public\..*"],
-    "chunk-rows": CHUNK_ROWS,
-    "parallelism": 2,
-    "delay": "250ms",
-}
-"""The largest tables first, then all others. Small chunks and a pause after each, so that on a fast
-machine, too, there are some left to be paused and killed among."""
+SIGNAL: Final = {"chunk-rows": CHUNK_ROWS, "parallelism": 2, "delay": "250ms"}
+"""Small chunks and a pause after each, so that on a fast machine, too, there are some left to be
+paused and killed among."""
 PAUSE_AT: Final = 5
 """Settled chunks before the pause."""
 KILL_AFTER: Final = 8
@@ -57,11 +48,20 @@ REST_S: Final = 5.0
 """How long the shop is changed after the snapshot."""
 LOAD_S: Final = 120.0
 """How long the shop is changed at most: a slow machine would never catch up with more."""
-OPEN_WINDOWS: Final = b"""
-SELECT count(*) FILTER (WHERE type = 'snapshot-window-open')
-     - count(*) FILTER (WHERE type = 'snapshot-window-close')
-FROM debezium_signal
-"""
+
+
+def create_pulse(database: Database) -> None:
+    """Create the table whose one row tells how old the newest change in the lake is."""
+    database.execute(f"CREATE TABLE {PULSE} (id int PRIMARY KEY, at {database.INSTANT} NOT NULL)")
+    database.execute(f"INSERT INTO {PULSE} VALUES (1, current_timestamp(6))")
+
+
+def signal_for(database: Database, *, scale: float = 1.0) -> dict[str, Any]:
+    """Return the signal that asks for all tables, the largest first."""
+    all_tables = database.identifier("").replace(".", r"\.") + ".*"
+    tables = [database.identifier("line_items"), database.identifier("orders"), all_tables]
+    rows = max(1, round(CHUNK_ROWS * scale))
+    return {"data-collections": tables, **SIGNAL, "chunk-rows": rows}
 
 
 class Load:
@@ -87,8 +87,9 @@ class Load:
         *,
         scale: float = 1.0,
     ) -> None:
-        self._signal = {**SIGNAL, "chunk-rows": max(1, round(CHUNK_ROWS * scale))}
-        self.workload = Workload(database.dsn, rows_per_s=ROWS_PER_S * min(1.0, scale))
+        self._signal = signal_for(database, scale=scale)
+        self._pulse = database.identifier(PULSE)
+        self.workload = Workload(database, rows_per_s=ROWS_PER_S * min(1.0, scale))
         self._lakemark = lakemark
         self._screen = screen
         self._seen = seen
@@ -114,6 +115,7 @@ class Load:
             settled = self._kill()
             self._until(lambda: self._loading.run.has_ended, "the end of the snapshot")
             self._end(settled, time.monotonic() - begun)
+            self._add_column()
             end = time.monotonic() + REST_S
             self._until(lambda: time.monotonic() > end, "the rest of the changes")
             self._stop_writing()
@@ -196,6 +198,11 @@ class Load:
         self._screen.say(f"[bold]all tables are loaded[/]: {self._seen.snapshot}")
         self._screen.say(f"  {self._seen.killed}")
 
+    def _add_column(self) -> None:
+        self._screen.say("[bold]a column is added[/] to shelves, and gets values in some rows")
+        self._connection.execute("ALTER TABLE shelves ADD COLUMN checked date")
+        self._connection.execute("UPDATE shelves SET checked = '2026-01-31' WHERE id <= 50")
+
     def _stop_writing(self) -> None:
         if self._write_until < math.inf:
             self._write_until = math.inf
@@ -237,27 +244,34 @@ class Load:
         count = len(self._seen.batches)
         self._until(lambda: len(self._seen.batches) > count, "another batch")
 
+    def _ends(self) -> set[str]:
+        """Return the ends of windows so far, written into the database or not."""
+        rows = self._connection.execute("SELECT id FROM debezium_signal").fetchall()
+        return self._loading.windows.union(end for (end,) in rows)
+
     def _is_idle(self) -> bool:
         """Whether all windows are closed: no chunk is being read or waits to be settled."""
-        return bool(self._connection.execute(OPEN_WINDOWS).fetchone() == (0,))
+        ends = self._ends()
+        opened = {end.removesuffix("-open") for end in ends if end.endswith("-open")}
+        return opened <= {end.removesuffix("-close") for end in ends}
 
     def _in_window(self) -> bool:
-        """Whether the chunk that was read last waits for the close row of its window."""
-        query = b"SELECT count(*) FROM debezium_signal WHERE id = %s"
-        closes = [f"{attempt.window}-close" for attempt in self._loading.attempts[-1:]]
-        return bool(closes) and self._connection.execute(query, closes).fetchone() == (0,)
+        """Whether the chunk that was read last waits for its window to be closed."""
+        ends = self._ends()
+        return any(f"{a.window}-close" not in ends for a in self._loading.attempts[-1:])
 
     def _beat(self) -> None:
         """Change the pulse now and then; after a batch, read it from the lake."""
         if time.monotonic() > self._beaten + BEAT_S:
             self._beaten = time.monotonic()
-            self._connection.execute("UPDATE pulse SET at = clock_timestamp() WHERE id = 1")
+            beat = f"UPDATE {PULSE} SET at = current_timestamp(6) WHERE id = 1"
+            self._connection.execute(beat)
         if self._seen.see(self._lakemark.events("batch.done")):
             self._look()
 
     def _look(self) -> None:
         """Read the pulse from the lake: its age right after a batch is the lag."""
-        path = folder_of(load(self._lakemark.config).lake, PULSE)
+        path = folder_of(load(self._lakemark.config).lake, self._pulse)
         with suppress(DeltaError, FileNotFoundError):
             held = DeltaTable(path).to_pyarrow_table(columns=["at"]).column("at").to_pylist()
             if held:

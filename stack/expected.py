@@ -1,19 +1,16 @@
-"""What lakemark's tables should hold: PostgreSQL's values in canonical form.
+"""What a table of the lake should hold: rows of the source in canonical form, whichever database.
 
 Nothing here uses lakemark's own decoding. The database itself does the arithmetic of dates and
-times (`Reading.select`), the rest is a few lines of Python (`Reading.parse`).
+times (`Reading.select`), the rest is a few lines of Python (`Reading.parse`). `stack.postgres_rows`
+and `stack.mysql_rows` know the types of their products.
 """
 
 import base64
-import json
-import re
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
-from decimal import Decimal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
-
-import psycopg
 
 from lakemark.model.handling_modes import HandlingModes
 
@@ -21,34 +18,11 @@ FIRST_MICRO: Final = -62_135_596_800_000_000
 """0001-01-01 in microseconds since 1970: what lies before is clamped to it."""
 LAST_MICRO: Final = 253_402_300_799_999_999
 """The last microsecond of the year 9999: what lies after is clamped to it."""
-_DAY: Final = 86_400_000_000
-_FIRST_DAY, _LAST_DAY = FIRST_MICRO // _DAY, LAST_MICRO // _DAY
-_MAX_PRECISION: Final = 38
-_DAYS_PER_MONTH: Final = 365.25 / 12
+MAX_PRECISION: Final = 38
+"""Digits that a decimal of the lake can have; one with more is a text."""
 
 Parser = Callable[[str], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column as the catalog has it, domains resolved to their base type.
-
-    Attributes:
-        name: as in the catalog.
-        type: typname of the base type; of an array, that of its element.
-        typmod: length, precision or scale, coded as PostgreSQL does; -1 for none.
-        is_array: whether it is an array of `type`.
-    """
-
-    name: str
-    type: str
-    typmod: int
-    is_array: bool = False
-
-    @property
-    def precision(self) -> int:
-        """Digits of a numeric, -1 if it has no limit."""
-        return -1 if self.typmod < 0 else ((self.typmod - 4) >> 16) & 0xFFFF
+Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,290 +40,57 @@ class Reading:
     lake: Callable[[Any], Any] | None = None
 
 
-_CATALOG: Final = """
-SELECT a.attname, a.atttypid::bigint, a.atttypmod
-FROM pg_attribute a
-WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped
-ORDER BY a.attnum
-"""
-_TYPES: Final = (
-    "SELECT oid::bigint, typname, typtype::text, typbasetype::bigint, typtypmod, typelem::bigint,"
-    " typcategory::text FROM pg_type"
-)
-_KEY: Final = """
-SELECT a.attname
-FROM pg_index i
-CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-WHERE i.indrelid = %s::regclass AND i.indisprimary
-ORDER BY k.place
-"""
+@dataclass(frozen=True, slots=True)
+class ExpectedTable:
+    """A table as the source has it.
+
+    Attributes:
+        readings: how each column is read, by its name and in the table's order.
+        key: the columns of the primary key; none if there is no key.
+        rows: the canonical values of each row, in the order of the columns.
+    """
+
+    readings: Mapping[str, Reading]
+    key: tuple[str, ...]
+    rows: list[Row] = field(repr=False)
 
 
-Types = dict[int, tuple[Any, ...]]
-"""What `pg_type` says, by oid."""
+class Source(ABC):
+    """A database at one moment: all tables that are read are from the same snapshot."""
+
+    @abstractmethod
+    def read(self, table: str, left_out: Collection[str]) -> ExpectedTable:
+        """Return a table.
+
+        Args:
+            table: its identifier, as lakemark has it.
+            left_out: columns that the connector cannot carry.
+        """
 
 
-def types_of(connection: psycopg.Connection[Any]) -> Types:
-    """Return all types of the database: for whoever asks for the columns of many tables."""
-    return {row[0]: row[1:] for row in connection.execute(_TYPES).fetchall()}
+def real(text: str) -> float | str:
+    """Return a number of 32 bits."""
+    return double(struct.unpack("f", struct.pack("f", float(text)))[0])
 
 
-def columns_of(
-    connection: psycopg.Connection[Any], table: str, types: Types | None = None
-) -> list[Column]:
-    """Return the columns of a table, given as quoted SQL name."""
-    types = types or types_of(connection)
-    found = []
-    for name, oid, typmod in connection.execute(_CATALOG, [table]).fetchall():
-        typname, kind, base, own_typmod, element, category = types[oid]
-        modifier = typmod
-        while kind == "d":
-            modifier = modifier if modifier >= 0 else own_typmod
-            typname, kind, base, own_typmod, element, category = types[base]
-        is_array = category == "A" and element != 0
-        if is_array:
-            typname, kind = types[element][:2]
-        type_ = "enum" if kind == "e" else typname
-        found.append(Column(name, type_, modifier, is_array=is_array))
-    return found
-
-
-def key_of(connection: psycopg.Connection[Any], table: str) -> tuple[str, ...]:
-    """Return the columns of the primary key of a table, given as quoted SQL name."""
-    return tuple(name for (name,) in connection.execute(_KEY, [table]).fetchall())
-
-
-def reading(column: Column, modes: HandlingModes) -> Reading:
-    """Return how a column is read, depending on how the connector is set."""
-    one = _scalar(column, modes)
-    return _array(one) if column.is_array else one
-
-
-def _array(one: Reading) -> Reading:
-    """Return the reading of an array whose elements are read like `one`."""
-    inner = one.select.format("e")
-    if inner == "e":
-        inner = "CASE WHEN e IS NOT NULL THEN format('%s', e) END"
-    select = (
-        f"CASE WHEN {{0}} IS NOT NULL THEN coalesce((SELECT json_agg(({inner})::text ORDER BY n)"
-        " FROM unnest({0}) WITH ORDINALITY AS u(e, n)), '[]')::text END"
-    )
-
-    def parse(text: str) -> list[Any]:
-        return [None if item is None else one.parse(item) for item in json.loads(text)]
-
-    lake = one.lake
-    if lake is None:
-        return Reading(select, parse)
-    return Reading(select, parse, lambda v: [None if item is None else lake(item) for item in v])
-
-
-def _scalar(column: Column, modes: HandlingModes) -> Reading:  # noqa: PLR0911
-    kind = column.type
-    structured = modes.time_precision == "structured"
-    if kind == "timetz" and structured:
-        return Reading("{}", _kept_zone)
-    if kind in _FIXED:
-        return _FIXED[kind]
-    if kind == "numeric":
-        return Reading("{}", _numeric(column, modes))
-    if kind == "money":
-        digits = modes.money_fraction_digits
-        parse = _numeric(Column(column.name, "numeric", ((38 << 16) | digits) + 4), modes)
-        return Reading("{}::numeric", parse)
-    if kind in ("bit", "varbit"):
-        return Reading("{}", _bits(column))
-    if kind == "bytea":
-        return Reading("{}", _binary(modes))
-    if kind == "interval":
-        numeric = modes.interval == "numeric" and not structured
-        return Reading("{}", _interval if numeric else _iso_interval)
-    if kind == "hstore":
-        lake = json.loads if modes.hstore == "json" else dict
-        return Reading("hstore_to_json({})", json.loads, lake)
-    if kind in ("time", "timestamp"):
-        return _zoneless(kind, millis=modes.time_precision == "connect")
-    return Reading()
-
-
-def _epoch(cast: str = "") -> str:
-    return (
-        f"CASE WHEN isfinite({{0}}{cast}) THEN"
-        f" (extract(epoch FROM {{0}}{cast}) * 1000000)::numeric(40, 0)::text"
-        f" ELSE {{0}}::text END"
-    )
-
-
-def _clamped(text: str, first: int, last: int) -> int:
-    value = {"infinity": last, "-infinity": first}.get(text)
-    return min(max(int(text), first), last) if value is None else value
-
-
-def _micros(text: str) -> int:
-    return _clamped(text, FIRST_MICRO, LAST_MICRO)
-
-
-def _millis(text: str) -> int:
-    """Microseconds of a timestamp written in milliseconds; cut first, then clamped."""
-    cut = text if text.endswith("infinity") else str(int(text) // 1000 * 1000)
-    return _micros(cut)
-
-
-def _days(text: str) -> int:
-    return _clamped(text, _FIRST_DAY, _LAST_DAY)
-
-
-def _zoneless(kind: str, *, millis: bool) -> Reading:
-    if kind == "timestamp":
-        return Reading(_epoch(), _millis if millis else _micros)
-    if millis:
-        # Of a day's end java.time knows only the next day's beginning.
-        return Reading(_CLOCK, lambda t: t[:-3] + "000")
-    return Reading(_CLOCK)
-
-
-_CLOCK: Final = "to_char({}, 'HH24:MI:SS.US')"
-
-
-def _zoned_time(text: str) -> str:
-    return text.rstrip("0").rstrip(".") + "Z"
-
-
-def _kept_zone(text: str) -> str:
-    """Return a timetz as a structured one is written: its own zone with minutes, or Z."""
-    clock, sign, zone = re.split(r"([+-])", text)
-    if zone == "00":
-        return clock + "Z"
-    return f"{clock}{sign}{zone if ':' in zone else zone + ':00'}"
-
-
-def _real(text: str) -> float | str:
-    value: float = struct.unpack("f", struct.pack("f", float(text)))[0]
-    return "NaN" if value != value else value  # noqa: PLR0124
-
-
-def _double(text: str) -> float | str:
+def double(text: str | float) -> float | str:
+    """Return a number of 64 bits, or a text for NaN, which equals not even itself."""
     value = float(text)
     return "NaN" if value != value else value  # noqa: PLR0124
 
 
-def _plain(text: str) -> str:
-    plain = text.rstrip("0").rstrip(".") if "." in text else text
-    return "0" if plain in ("-0", "") else plain
+def plain(text: str) -> str:
+    """Return a decimal without zeros at its end."""
+    shortest = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if shortest in ("-0", "") else shortest
 
 
-def _numeric(column: Column, modes: HandlingModes) -> Parser:
-    if modes.decimal == "string":
-        return lambda text: text
-    if modes.decimal == "double":
-        return _double
-    return Decimal if 0 < column.precision <= _MAX_PRECISION else _plain
-
-
-def _bits(column: Column) -> Parser:
-    if column.typmod == 1:
-        return lambda text: text == "1"
-
-    def parse(text: str) -> bytes:
-        """Return the bits as Debezium does: the lowest byte first, up to the highest bit set."""
-        value = int(text or "0", 2)
-        return value.to_bytes((value.bit_length() + 7) // 8, "little")
-
-    return parse
-
-
-def _binary(modes: HandlingModes) -> Parser:
+def binary(modes: HandlingModes) -> Callable[[bytes], Any]:
+    """Return how the connector sends bytes, as `binary.handling.mode` says."""
     forms: dict[str, Callable[[bytes], Any]] = {
         "bytes": bytes,
         "base64": lambda b: base64.b64encode(b).decode(),
         "base64-url-safe": lambda b: base64.urlsafe_b64encode(b).decode(),
         "hex": bytes.hex,
     }
-    form = forms[modes.binary]
-    return lambda text: form(bytes.fromhex(text.removeprefix("\\x")))
-
-
-_ISO: Final = re.compile(
-    r"P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)D)?"
-    r"(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?[\d.]+)S)?)?"
-)
-
-
-def _interval_parts(text: str) -> tuple[int, int, int, int, int, Decimal]:
-    match = _ISO.fullmatch(text)
-    if match is None:
-        raise ValueError("an interval that is not in the style iso_8601")
-    whole = [int(part or 0) for part in match.groups()[:5]]
-    return (*whole, Decimal(match[6] or 0))  # type: ignore[return-value]
-
-
-def _interval(text: str) -> int:
-    years, months, days, hours, minutes, seconds = _interval_parts(text)
-    whole_days = (years * 12 + months) * _DAYS_PER_MONTH + days
-    return int((((whole_days * 24 + hours) * 60 + minutes) * 60 + float(seconds)) * 1e6)
-
-
-def _iso_interval(text: str) -> str:
-    years, months, days, hours, minutes, seconds = _interval_parts(text)
-    plain = _plain(format(seconds, "f"))
-    return f"P{years}Y{months}M{days}DT{hours}H{minutes}M{plain}S"
-
-
-_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
-
-
-def _point(text: str) -> tuple[float, float, bytes]:
-    x, y = map(float, _NUMBER.findall(text))
-    return x, y, struct.pack("<BIdd", 1, 1, x, y)
-
-
-def _lake_point(value: dict[str, Any]) -> tuple[float, float, bytes]:
-    return value["x"], value["y"], value["wkb"]
-
-
-def _numbers(text: str) -> list[float]:
-    return sorted(set(map(float, _NUMBER.findall(text))))
-
-
-def _wkb_numbers(value: dict[str, Any]) -> list[float]:
-    """Return the coordinates of a geometry: from behind, eight bytes each, up to the counts."""
-    wkb: bytes = value["wkb"]
-    found = [struct.unpack_from("<d", wkb, at)[0] for at in range(len(wkb) - 8, 8, -8)]
-    return sorted(set(found))
-
-
-def _shape(value: dict[str, Any]) -> list[float]:
-    numbers = [v for v in _leaves(value) if isinstance(v, float)]
-    return sorted(set(numbers)) if numbers else _wkb_numbers(value)
-
-
-def _leaves(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return [leaf for inner in value.values() for leaf in _leaves(inner)]
-    return [value]
-
-
-_INT: Final = Reading("{}", int)
-_SHAPE: Final = Reading("{}", _numbers, _shape)
-_FIXED: Final[dict[str, Reading]] = {
-    "bool": Reading("{}", lambda text: text.startswith("t")),
-    "int2": _INT,
-    "int4": _INT,
-    "int8": _INT,
-    "oid": _INT,
-    "float4": Reading("{}", _real),
-    "float8": Reading("{}", _double),
-    "date": Reading(
-        "CASE WHEN isfinite({0}) THEN ({0} - date '1970-01-01')::text ELSE {0}::text END", _days
-    ),
-    "timestamptz": Reading(_epoch(), _micros),
-    "timetz": Reading("to_char(({} AT TIME ZONE 'UTC')::time, 'HH24:MI:SS.US')", _zoned_time),
-    "point": Reading("{}", _point, _lake_point),
-    "box": _SHAPE,
-    "lseg": _SHAPE,
-    "path": _SHAPE,
-    "polygon": _SHAPE,
-    "circle": _SHAPE,
-    "line": _SHAPE,
-}
+    return forms[modes.binary]

@@ -52,12 +52,15 @@ class Loading:
         run: as its notifications show it.
         attempts: all readings so far, in the order in which they were completed.
         life: number that the readings of lakemark's present life begin with; 0 in its first.
+        windows: ends of windows that the control topic has, `<window>-open` and `<window>-close`;
+            of a database into which nothing is written, which are all.
     """
 
     def __init__(self, config: Config) -> None:
         self.run = FollowedRun(RUN)
         self.attempts: list[Attempt] = []
         self.life = 0
+        self.windows: set[str] = set()
         self._config = config
         self._notifications = Tail(config, config.topics.notifications)
         self._control = Tail(config, config.topics.control)
@@ -93,8 +96,10 @@ class Loading:
                 self.run = then(self.run, found)
 
     def _take(self, record: Mapping[str, Any]) -> None:
-        """Take a control record: a reading, or that those below a number are over."""
-        if record.get("type") == "attempts":
+        """Take a control record: a reading, an end of a window, or where a new life begins."""
+        if record.get("type") == "window":
+            self.windows.add(record["window"])
+        elif record.get("type") == "attempts":
             self.life = record["attempt"]
         elif record.get("type") == "chunk" and record.get("run") == RUN:
             place = (record["table"], record["chunk"])

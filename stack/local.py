@@ -44,6 +44,19 @@ DATABASES: Final[Mapping[str, Callable[..., Postgres | MariaDb | MySql]]] = {
 }
 """The services that are database servers, and what makes each."""
 
+
+def service_of(database: str) -> str:
+    """Return the service of `DATABASES` that a product's name means: the usual one of its versions.
+
+    Raises:
+        StackError: there is none.
+    """
+    for service in DATABASES:
+        if service == database or service.startswith(f"{database}-"):
+            return service
+    raise StackError(f"there is no database {database}: only {', '.join(DATABASES)}")
+
+
 KEPT_RUNS = 5
 """Directories of earlier runs that keep their logs; older ones are removed."""
 
@@ -213,8 +226,7 @@ class LocalStack(Servers):
 
     def database_server(self, service: str) -> SourceServer:
         """Return a database server of `DATABASES`, made and started if it does not run."""
-        if service not in DATABASES:
-            raise StackError(f"there is no database {service}: only {', '.join(DATABASES)}")
+        service = service_of(service)
         server = self._servers.get(service)
         if server is None:
             server = self._servers[service] = DATABASES[service](**self._place(service))
@@ -226,12 +238,22 @@ class LocalStack(Servers):
         return server
 
     def _usual_server(self) -> SourceServer:
-        return next(s for s in self.servers if isinstance(s, SourceServer))
+        return self.source_server
 
     @property
     def are_here(self) -> bool:
         """True: they are child processes."""
         return True
+
+    @property
+    def services(self) -> list[str]:
+        """The services of this stack."""
+        return list(self._servers)
+
+    @property
+    def source_server(self) -> SourceServer:
+        """The first of its databases."""
+        return next(s for s in self.servers if isinstance(s, SourceServer))
 
     @property
     def servers(self) -> list[Server]:

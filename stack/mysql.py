@@ -3,8 +3,8 @@
 import os
 import shutil
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
@@ -14,8 +14,11 @@ import pymysql
 from pymysql.constants import ER
 from pymysql.cursors import Cursor
 
+from stack import mysql_rows
 from stack.archives import made_once
 from stack.database import Database, SourceServer
+from stack.expected import Source
+from stack.mysql_rows import quoted
 from stack.processes import Server, StackError, free_port, wait_for
 
 if TYPE_CHECKING:
@@ -52,6 +55,11 @@ CONNECTOR_RIGHTS: Final = (
     "SELECT, RELOAD, SHOW DATABASES, LOCK TABLES, REPLICATION SLAVE, REPLICATION CLIENT"
 )
 """The rights on all databases that Debezium's connectors ask for."""
+
+_CONFLICTS: Final = frozenset(
+    (number,)
+    for number in (*(ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, ER.DUP_ENTRY, ER.TABLE_DEF_CHANGED),)
+)
 
 _CONNECTORS: Final = 1 << 31  # the bit of a `server_id`, which has 32, that no server has
 
@@ -179,6 +187,7 @@ class MySqlDatabase(Database):
         " (id varchar(100) PRIMARY KEY, type varchar(100) NOT NULL, data text)"
     )
     CLIENT_ERROR = pymysql.Error
+    INSTANT = "timestamp(6)"
 
     @property
     def number(self) -> int:
@@ -210,6 +219,31 @@ class MySqlDatabase(Database):
             " AND table_type = 'BASE TABLE' AND table_name <> 'debezium_signal' ORDER BY 1"
         )
         return [self.identifier(name) for (name,) in self.execute(query, [self.name])]
+
+    def quoted(self, name: str) -> str:
+        """Return a name as statements have it."""
+        return quoted(name)
+
+    def insert(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
+        """Insert rows in one transaction, many by a statement, and return how many."""
+        names = f"{quoted(table)} ({', '.join(map(quoted, columns))})".replace("%", "%%")
+        values = ", ".join(["%s"] * len(columns))
+        with self.connect() as connection, connection.transaction():
+            cursor = connection.cursor()
+            return cursor.executemany(f"INSERT INTO {names} VALUES ({values})", list(rows)) or 0
+
+    def source(self) -> AbstractContextManager[Source]:
+        """Open the database to compare a lake with it."""
+        return mysql_rows.source(self.connect, self.modes)
+
+    def is_conflict(self, error: BaseException) -> bool:
+        """Tell whether others took a lock or a key, or changed the table meanwhile."""
+        return isinstance(error, pymysql.MySQLError) and error.args[:1] in _CONFLICTS
+
+    def is_away(self, error: BaseException) -> bool:
+        """Tell whether the server is down, or has ended the session."""
+        lost = (pymysql.OperationalError, pymysql.InterfaceError, OSError)
+        return isinstance(error, lost) and not self.is_conflict(error)
 
     def placeholders(self) -> dict[str, str]:
         """Return the values for the placeholders of the connector's file in connect-configs."""
@@ -270,11 +304,6 @@ class MySqlDatabase(Database):
             return not sessions
 
         wait_for(gone, 60, f"sessions of {value} to end")
-
-
-def quoted(name: str) -> str:
-    """Return a name as statements have it."""
-    return f"`{name.replace('`', '``')}`"
 
 
 class LocalBinlogServer(Server, BinlogServer):

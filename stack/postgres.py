@@ -7,16 +7,19 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import psycopg
-from psycopg import sql
+from psycopg import errors, sql
 
+from stack import every_type, postgres_rows
 from stack.database import Database, SourceServer
+from stack.expected import Source
 from stack.processes import Server, StackError, free_port, wait_for
 
 if TYPE_CHECKING:
@@ -50,6 +53,9 @@ _TABLES: Final = (
     "SELECT schemaname || '.' || tablename FROM pg_tables WHERE schemaname = 'public'"
     " AND tablename <> 'debezium_signal' ORDER BY 1"
 )
+
+
+_CONFLICTS: Final = (errors.DeadlockDetected, errors.UniqueViolation, errors.LockNotAvailable)
 
 
 class DatabaseServer(SourceServer):
@@ -92,6 +98,8 @@ class PostgresDatabase(Database):
         "CREATE TABLE debezium_signal (id text PRIMARY KEY, type text NOT NULL, data text)"
     )
     CLIENT_ERROR = psycopg.Error
+    INSTANT = "timestamptz"
+    NOT_CAPTURED: ClassVar = {every_type.TABLE: every_type.NOT_CAPTURED}
 
     @property
     def dsn(self) -> str:
@@ -109,6 +117,37 @@ class PostgresDatabase(Database):
     def tables(self) -> list[str]:
         """Return the tables of schema `public`, but for the signal table."""
         return [name for (name,) in self.execute(_TABLES)]
+
+    def quoted(self, name: str) -> str:
+        """Return a name as statements have it."""
+        return sql.Identifier(name).as_string()
+
+    def insert(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
+        """Insert rows by COPY and return how many."""
+        names = ", ".join(map(self.quoted, columns))
+        command = f"COPY {self.quoted(table)} ({names}) FROM STDIN"
+        count = 0
+        with (
+            self.connect() as connection,
+            connection.cursor() as cursor,
+            cursor.copy(command.encode()) as copy,
+        ):
+            for row in rows:
+                copy.write_row(row)
+                count += 1
+        return count
+
+    def source(self) -> AbstractContextManager[Source]:
+        """Open the database to compare a lake with it."""
+        return postgres_rows.source(self.dsn, self.modes)
+
+    def is_conflict(self, error: BaseException) -> bool:
+        """Tell whether others took a lock or a key."""
+        return isinstance(error, _CONFLICTS)
+
+    def is_away(self, error: BaseException) -> bool:
+        """Tell whether the server is down, or has ended the session."""
+        return isinstance(error, psycopg.OperationalError)
 
     def placeholders(self) -> dict[str, str]:
         """Return the values for the placeholders of connect-configs/postgres.json."""

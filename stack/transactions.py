@@ -1,34 +1,64 @@
 """What the writers of the workload do: one function a kind of transaction, and how often each.
 
 An action changes rows of its writer's share of the keys and returns how many; the caller commits,
-or rolls back after `_roll_back`.
+or rolls back where it raises `TakenBack`.
 """
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
-import psycopg
-
 from stack import shop
+from stack.database import Database
+from stack.shop_dialect import ODD, STATUSES, Dialect, dialect_of
 
 FIRST_NEW_KEY: Final = 10_000_000
-"""New and moved keys begin here, out of the way of the identity column's."""
-
-Cursor = psycopg.Cursor[Any]
+"""New and moved keys begin here, out of the way of those that the database gives."""
 
 
 @dataclass(slots=True)
 class Share:
-    """A writer's share of the keys, its connection and its random numbers."""
+    """A writer's share of the keys, its connection and its random numbers.
+
+    Attributes:
+        number: the writer's; its keys are those with this rest when they are divided by `of`.
+        of: how many writers there are.
+        rng: its random numbers.
+        database: the shop.
+        connection: one that commits each statement where no transaction was begun.
+    """
 
     number: int
     of: int
     rng: random.Random
-    connection: psycopg.Connection[Any]
+    database: Database
+    connection: Any
     next_key: int = 0
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the database has its shop."""
+        return dialect_of(self.database)
+
+    def begin_session(self) -> None:
+        """Have the session behave as in every product."""
+        for statement in self.dialect.session:
+            self.connection.execute(statement)
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        """Run a statement and return how many rows it has changed."""
+        return int(self.connection.execute(statement, parameters or None).rowcount)
+
+    def insert(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
+        """Insert rows in the present transaction and return how many."""
+        values = ", ".join(["%s"] * len(columns))
+        command = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"
+        if rows:
+            self.connection.cursor().executemany(command, rows)
+        return len(rows)
 
     def new_keys(self, count: int) -> list[int]:
         """Return keys that nobody has used, in this writer's share."""
@@ -39,241 +69,238 @@ class Share:
         self.next_key += count * self.of
         return list(range(first, self.next_key, self.of))
 
-    def keys(self, cursor: Cursor, table: str, count: int) -> list[int]:
-        """Return up to `count` existing keys of this share that follow a random one."""
+    def highest(self, table: str) -> int:
+        """Return the highest key of a table that no writer has made, 0 without any."""
         query = f"SELECT coalesce(max(id), 0) FROM {table} WHERE id < {FIRST_NEW_KEY}"
-        (highest,) = _one(cursor, query)
+        return int(self.connection.execute(query).fetchone()[0])
+
+    def keys(self, table: str, count: int) -> list[int]:
+        """Return up to `count` existing keys of this share that follow a random one."""
+        highest = self.highest(table)
         start = self.rng.randint(0, max(1, highest)) if self.rng.random() < 0.7 else FIRST_NEW_KEY
-        found = cursor.execute(
-            f"SELECT id FROM {table} WHERE id >= %s AND id %% %s = %s"
-            " ORDER BY id LIMIT %s".encode(),
-            [start, self.of, self.number % self.of, count],
-        ).fetchall()
-        return [key for (key,) in found]
+        query = f"SELECT id FROM {table} WHERE id >= %s AND id %% %s = %s ORDER BY id LIMIT %s"
+        place = [start, self.of, self.number % self.of, count]
+        return [key for (key,) in self.connection.execute(query, place).fetchall()]
 
 
-Action = Callable[[Share, Cursor, int], int]
+class TakenBack(Exception):  # noqa: N818 - it is meant to happen
+    """Ends a transaction that is to leave nothing."""
 
 
-def _one(cursor: Cursor, query: str) -> tuple[Any, ...]:
-    row = cursor.execute(query.encode()).fetchone()
-    assert row is not None
-    return tuple(row)
+Action = Callable[[Share, int], int]
 
 
-def _insert_orders(share: Share, cursor: Cursor, size: int) -> int:
+def among(keys: Sequence[Any]) -> str:
+    """Return the condition that a column is one of so many parameters."""
+    return f"IN ({', '.join(['%s'] * len(keys)) or 'NULL'})"
+
+
+def _insert_orders(share: Share, size: int) -> int:
     """Insert orders with their lines."""
-    rng = share.rng
     keys = share.new_keys(max(1, size // 3))
-    cursor.execute(
-        b"INSERT INTO orders SELECT k, k %% 4000 + 1, 'new', (k %% 100000) / 100.0, NULL, now(),"
-        b" jsonb_build_object('channel', %s::text, 'n', k) FROM unnest(%s::bigint[]) AS k",
-        [rng.choice(["web", "shop", "phone"]), keys],
-    )
-    cursor.execute(
-        b"INSERT INTO line_items SELECT k, l, 'SKU-' || lpad((k %% 1000)::text, 5, '0'),"
-        b" (k %% 9 + 1)::int, (k %% 10000) / 100.0"
-        b" FROM unnest(%s::bigint[]) AS k, generate_series(1, 2) AS l",
-        [keys],
-    )
-    return 3 * len(keys)
+    channel, now = share.rng.choice(["web", "shop", "phone"]), datetime.now(UTC)
+    orders = [
+        (key, key % 4000 + 1, "new", key % 100_000 / 100, now, f'{{"n": {key}, "by": "{channel}"}}')
+        for key in keys
+    ]
+    columns = ("id", "customer_id", "status", "amount", "created", "details")
+    return share.insert("orders", columns, orders) + _insert_lines(share, keys)
 
 
-def _insert_customers(share: Share, cursor: Cursor, size: int) -> int:
+def _insert_lines(share: Share, keys: Sequence[int]) -> int:
+    lines = [
+        (key, line, f"SKU-{key % 1000:05d}", key % 9 + 1, key % 10_000 / 100)
+        for key in keys
+        for line in (1, 2)
+    ]
+    columns = ("order_id", "line_no", "sku", "quantity", "price")
+    return share.insert("line_items", columns, lines)
+
+
+def _insert_customers(share: Share, size: int) -> int:
     """Insert customers with biographies."""
     keys = share.new_keys(min(size, 50))
-    rows = [(key, shop.words(share.rng, 2), shop.biography(share.rng)) for key in keys]
-    cursor.executemany(
-        b"INSERT INTO customers (id, name, email, bio) VALUES (%s, %s, NULL, %s)", rows
-    )
-    return len(keys)
+    rows = [(key, shop.words(share.rng, 2), None, shop.biography(share.rng)) for key in keys]
+    return share.insert("customers", ("id", "name", "email", "bio"), rows)
 
 
-def _update_orders(share: Share, cursor: Cursor, size: int) -> int:
+def _update_orders(share: Share, size: int) -> int:
     """Move orders on."""
-    keys = share.keys(cursor, "orders", size)
-    cursor.execute(
-        b"UPDATE orders SET status = %s, amount = amount + 0.01, note = %s WHERE id = ANY(%s)",
-        [share.rng.choice(shop.STATUSES), shop.words(share.rng, 3), keys],
+    keys = share.keys("orders", size)
+    return share.execute(
+        f"UPDATE orders SET status = %s, amount = amount + 0.01, note = %s WHERE id {among(keys)}",
+        [share.rng.choice(STATUSES), shop.words(share.rng, 3), *keys],
     )
-    return cursor.rowcount
 
 
-def _update_lines(share: Share, cursor: Cursor, size: int) -> int:
+def _update_lines(share: Share, size: int) -> int:
     """Change lines of orders, some of them twice in one transaction."""
-    keys = share.keys(cursor, "orders", max(1, size // 2))
-    rows = 0
-    for _ in range(share.rng.randint(1, 2)):
-        cursor.execute(
-            b"UPDATE line_items SET quantity = quantity + 1 WHERE order_id = ANY(%s)", [keys]
-        )
-        rows += cursor.rowcount
-    return rows
+    keys = share.keys("orders", max(1, size // 2))
+    update = f"UPDATE line_items SET quantity = quantity + 1 WHERE order_id {among(keys)}"
+    return sum(share.execute(update, keys) for _ in range(share.rng.randint(1, 2)))
 
 
-def _rename_customers(share: Share, cursor: Cursor, size: int) -> int:
-    """Change customers but not their biographies: the log leaves those out."""
-    keys = share.keys(cursor, "customers", size)
-    cursor.execute(
-        b"UPDATE customers SET name = %s, updated_at = clock_timestamp() WHERE id = ANY(%s)",
-        [shop.words(share.rng, 2), keys],
+def _rename_customers(share: Share, size: int) -> int:
+    """Change customers but not their biographies: PostgreSQL's log leaves those out."""
+    keys = share.keys("customers", size)
+    return share.execute(
+        f"UPDATE customers SET name = %s, updated_at = current_timestamp(6) WHERE id {among(keys)}",
+        [shop.words(share.rng, 2), *keys],
     )
-    return cursor.rowcount
 
 
-def _rewrite_customers(share: Share, cursor: Cursor, size: int) -> int:
-    """Change biographies; then the name alone, in the same transaction."""
-    keys = share.keys(cursor, "customers", min(size, 30))
+def _rewrite_customers(share: Share, size: int) -> int:
+    """Change biographies; then the address alone, in the same transaction."""
+    keys = share.keys("customers", min(size, 30))
     bio = share.rng.choice([None, "short", shop.biography(share.rng)])
-    cursor.execute(b"UPDATE customers SET bio = %s WHERE id = ANY(%s)", [bio, keys])
-    cursor.execute(b"UPDATE customers SET email = 'x@y.z' WHERE id = ANY(%s)", [keys[:3]])
-    return len(keys) + len(keys[:3])
+    share.execute(f"UPDATE customers SET bio = %s WHERE id {among(keys)}", [bio, *keys])
+    first = keys[:3]
+    share.execute(f"UPDATE customers SET email = 'x@y.z' WHERE id {among(first)}", first)
+    return len(keys) + len(first)
 
 
-def _delete_orders(share: Share, cursor: Cursor, size: int) -> int:
+def _delete_orders(share: Share, size: int) -> int:
     """Delete orders with their lines; some come back under the same key."""
-    keys = share.keys(cursor, "orders", max(1, size // 4))
-    cursor.execute(b"DELETE FROM line_items WHERE order_id = ANY(%s)", [keys])
-    rows = cursor.rowcount
-    cursor.execute(b"DELETE FROM orders WHERE id = ANY(%s)", [keys])
-    again = keys[:2]
-    cursor.execute(
-        b"INSERT INTO orders SELECT k, 1, 'returned', 0, 'again', now(), NULL"
-        b" FROM unnest(%s::bigint[]) AS k",
-        [again],
-    )
-    return rows + len(keys) + len(again)
+    keys = share.keys("orders", max(1, size // 4))
+    rows = share.execute(f"DELETE FROM line_items WHERE order_id {among(keys)}", keys)
+    rows += share.execute(f"DELETE FROM orders WHERE id {among(keys)}", keys)
+    columns, now = ("id", "customer_id", "status", "amount", "note", "created"), datetime.now(UTC)
+    again = [(key, 1, "returned", 0, "again", now) for key in keys[:2]]
+    return rows + share.insert("orders", columns, again)
 
 
-def _delete_customers(share: Share, cursor: Cursor, size: int) -> int:
+def _delete_customers(share: Share, size: int) -> int:
     """Delete some customers."""
-    keys = share.keys(cursor, "customers", min(size, 10))
-    cursor.execute(b"DELETE FROM customers WHERE id = ANY(%s)", [keys])
-    return len(keys)
+    keys = share.keys("customers", min(size, 10))
+    return share.execute(f"DELETE FROM customers WHERE id {among(keys)}", keys)
 
 
-def _move_customers(share: Share, cursor: Cursor, size: int) -> int:
-    """Give customers new keys; their biographies stay, so the log does not hold them."""
-    keys = share.keys(cursor, "customers", min(size, 20))
-    for key, new in zip(keys, share.new_keys(len(keys)), strict=True):
-        cursor.execute(b"UPDATE customers SET id = %s WHERE id = %s", [new, key])
-    return len(keys)
+def _move(share: Share, old: int, new: int) -> int:
+    return share.execute("UPDATE customers SET id = %s WHERE id = %s", [new, old])
 
 
-def _chain_customers(share: Share, cursor: Cursor, _size: int) -> int:
+def _move_customers(share: Share, size: int) -> int:
+    """Give customers new keys; their biographies stay, so PostgreSQL's log does not hold them."""
+    keys = share.keys("customers", min(size, 20))
+    pairs = zip(keys, share.new_keys(len(keys)), strict=True)
+    return sum(_move(share, old, new) for old, new in pairs)
+
+
+def _chain_customers(share: Share, _size: int) -> int:
     """Give one customer several keys in a row, then move others onto the keys that became free."""
-    keys = share.keys(cursor, "customers", 4)
+    keys = share.keys("customers", 4)
     if len(keys) < 2:
         return 0
     hops = [keys[0], *share.new_keys(share.rng.randint(1, 4))]
     moves = [*itertools.pairwise(hops), *zip(keys[1:], keys, strict=False)]
     for old, new in moves:
-        cursor.execute(b"UPDATE customers SET id = %s WHERE id = %s", [new, old])
-    cursor.execute(b"UPDATE customers SET name = 'moved' WHERE id = %s", [hops[-1]])
+        _move(share, old, new)
+    share.execute("UPDATE customers SET name = 'moved' WHERE id = %s", [hops[-1]])
     return len(moves) + 1
 
 
-def _move_lines(share: Share, cursor: Cursor, size: int) -> int:
+def _move_lines(share: Share, size: int) -> int:
     """Change a part of a composite key."""
-    keys = share.keys(cursor, "orders", min(size, 20))
-    cursor.execute(
-        b"UPDATE line_items SET line_no = line_no + 100 WHERE order_id = ANY(%s)"
-        b" AND line_no < 100 AND line_no = 1",
-        [keys],
+    keys = share.keys("orders", min(size, 20))
+    return share.execute(
+        f"UPDATE line_items SET line_no = line_no + 100 WHERE order_id {among(keys)}"
+        " AND line_no = 1",
+        keys,
     )
-    return cursor.rowcount
 
 
-def _shift_shelves(share: Share, cursor: Cursor, size: int) -> int:
+def _shift_shelves(share: Share, size: int) -> int:
     """Shift all keys from one on: each key is deleted and inserted again in one transaction."""
-    cursor.execute(b"SELECT pg_advisory_xact_lock(1)")
-    (highest,) = _one(cursor, "SELECT coalesce(max(id), 0) FROM shelves")
+    # The lowest shelf never moves: who holds its row is the only one who moves the others.
+    share.execute("SELECT label FROM shelves WHERE id = 1 FOR UPDATE")
+    highest = share.highest("shelves")
     start = highest - min(size, 60)
     if share.rng.random() < 0.5:
-        cursor.execute(b"UPDATE shelves SET id = id + 1 WHERE id > %s", [start])
+        statements = share.dialect.shift(start)
     else:
-        cursor.execute(
-            b"UPDATE shelves SET id = %s + %s + 1 - id WHERE id > %s", [highest, start, start]
-        )
-    return cursor.rowcount
+        statements = share.dialect.reverse(start, highest)
+    return sum(share.execute(*statement) for statement in statements)
 
 
-def _price_products(share: Share, cursor: Cursor, size: int) -> int:
+def _price_products(share: Share, size: int) -> int:
     """Change prices and tags."""
-    rng = share.rng
-    cursor.execute(
-        b"UPDATE products SET price = %s, tags = %s"
-        b" WHERE sku IN (SELECT sku FROM products WHERE hashtext(sku) %% %s = %s LIMIT %s)",
-        [rng.choice([None, "1.50", "1e20"]), rng.choice([None, [], ["x", None]]),
-         share.of, share.number % share.of, size],
-    )  # fmt: skip
-    return cursor.rowcount
+    query = "SELECT sku FROM products WHERE ascii(right(sku, 1)) %% %s = %s LIMIT %s"
+    mine = [share.of, share.number % share.of, size]
+    skus = [sku for (sku,) in share.connection.execute(query, mine).fetchall()]
+    price = share.rng.choice([None, "1.50", "1e20"])
+    tags = share.dialect.texts(share.rng.choice([None, [], ["x", None]]))
+    return share.execute(
+        f"UPDATE products SET price = %s, tags = %s WHERE sku {among(skus)}", [price, tags, *skus]
+    )
 
 
-def _savepoints(share: Share, cursor: Cursor, size: int) -> int:
+def _savepoints(share: Share, size: int) -> int:
     """Roll back a part of a transaction, and keep what came before and after it."""
-    rows = _update_orders(share, cursor, size)
-    cursor.execute(b"SAVEPOINT a")
-    _delete_orders(share, cursor, size)
-    cursor.execute(b"ROLLBACK TO SAVEPOINT a")
-    rows += _update_lines(share, cursor, size)
-    cursor.execute(b"SAVEPOINT b")
-    rows += _insert_orders(share, cursor, size)
-    cursor.execute(b"RELEASE SAVEPOINT b")
+    rows = _update_orders(share, size)
+    share.execute("SAVEPOINT a")
+    _delete_orders(share, size)
+    share.execute("ROLLBACK TO SAVEPOINT a")
+    rows += _update_lines(share, size)
+    share.execute("SAVEPOINT b")
+    rows += _insert_orders(share, size)
+    share.execute("RELEASE SAVEPOINT b")
     return rows
 
 
-def _roll_back(share: Share, cursor: Cursor, size: int) -> int:
+def _roll_back(share: Share, size: int) -> int:
     """Change much, and take all of it back."""
-    _insert_orders(share, cursor, size)
-    _rewrite_customers(share, cursor, size)
-    return 0
+    _insert_orders(share, size)
+    _rewrite_customers(share, size)
+    raise TakenBack
 
 
-def _fill_carts(_share: Share, cursor: Cursor, size: int) -> int:
+def _fill_carts(share: Share, size: int) -> int:
     """Fill carts."""
-    cursor.execute(
-        b"INSERT INTO carts (customer_id, sku, added) SELECT n, NULL, clock_timestamp()"
-        b" FROM generate_series(1, %s) AS n",
-        [size],
-    )
-    return size
+    now = datetime.now(UTC).replace(tzinfo=None)
+    rows = [(number, None, now) for number in range(1, size + 1)]
+    return share.insert("carts", ("customer_id", "sku", "added"), rows)
 
 
-def truncate(share: Share, cursor: Cursor, size: int) -> int:
-    """Empty the carts, and put something into them in the same transaction."""
-    cursor.execute(b"TRUNCATE carts")
-    return _fill_carts(share, cursor, min(size, 5))
+def truncate(share: Share, size: int) -> int:
+    """Empty the carts, then put something into them.
+
+    PostgreSQL does both in one transaction; elsewhere a TRUNCATE ends it.
+    """
+    share.execute("TRUNCATE TABLE carts")
+    return _fill_carts(share, min(size, 5))
 
 
-def _odd(share: Share, cursor: Cursor, _size: int) -> int:
+def _odd(share: Share, _size: int) -> int:
     """Change the table with the odd names."""
+    name = share.database.quoted
     number = share.rng.randrange(10**6) * share.of + share.number
-    cursor.execute(
-        f'INSERT INTO "{shop.ODD}" ("Id", "Art", "Größe (cm)", "$x y") VALUES (%s, %s, 1.5, 3)'
-        ' ON CONFLICT ("Id", "Art") DO UPDATE SET "select" = \'again\''.encode(),
+    columns = ", ".join(map(name, ("Id", "Art", "Größe (cm)", "$x y")))
+    share.execute(
+        f"INSERT INTO {name(ODD)} ({columns}) VALUES (%s, %s, 1.5, 3)"
+        f" {share.dialect.or_else} {name('select')} = 'again'",
         [number, "new"],
     )
-    cursor.execute(
-        f'UPDATE "{shop.ODD}" SET "a.b" = \'changed\' WHERE "Id" %% %s = %s AND "Id" < 40'.encode(),
+    return 1 + share.execute(
+        f"UPDATE {name(ODD)} SET {name('a.b')} = 'changed'"
+        f" WHERE {name('Id')} %% %s = %s AND {name('Id')} < 40",
         [share.of, share.number % share.of],
     )
-    return 1 + cursor.rowcount
 
 
-def long_step(share: Share, cursor: Cursor) -> int:
+def long_step(share: Share) -> int:
     """One statement of a long transaction: rows of its own, and customers nobody else holds."""
     key = share.new_keys(1)[0]
-    cursor.execute(b"INSERT INTO customers (id, name, bio) VALUES (%s, 'long', %s)",
-                   [key, shop.biography(share.rng)])  # fmt: skip
-    cursor.execute(b"INSERT INTO orders VALUES (%s, 1, 'new', 1, 'long', now(), NULL)", [key])
-    found = cursor.execute(
-        b"SELECT id FROM customers WHERE id < %s ORDER BY id DESC LIMIT 1 FOR UPDATE SKIP LOCKED",
+    share.insert("customers", ("id", "name", "bio"), [(key, "long", shop.biography(share.rng))])
+    order = (key, 1, "new", 1, "long", datetime.now(UTC))
+    columns = ("id", "customer_id", "status", "amount", "note", "created")
+    share.insert("orders", columns, [order])
+    found = share.connection.execute(
+        "SELECT id FROM customers WHERE id < %s ORDER BY id DESC LIMIT 1 FOR UPDATE SKIP LOCKED",
         [share.rng.randint(1, FIRST_NEW_KEY)],
     ).fetchall()
     if not found:
         return 2
-    cursor.execute(b"UPDATE customers SET name = name || '!' WHERE id = %s", found[0])
+    share.execute("UPDATE customers SET name = concat(name, '!') WHERE id = %s", found[0])
     return 3
 
 

@@ -10,15 +10,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-import psycopg
-from psycopg import errors
-
+from stack.database import Database
 from stack.processes import StackError
-from stack.transactions import ACTIONS, Action, Share, long_step, truncate
+from stack.transactions import ACTIONS, Action, Share, TakenBack, long_step, truncate
 
 SIZES: Final = (1, 1, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500)
 """Rows a transaction is meant to change; small ones are common."""
@@ -53,7 +50,7 @@ class Workload:
     """Writers that run until they are stopped.
 
     Args:
-        dsn: the database, with the shop's tables.
+        database: the shop.
         writers: connections that write, the one with the long transactions not counted.
         seed: of what they do.
         rows_per_s: about how many rows are changed per second, by all writers together.
@@ -63,7 +60,7 @@ class Workload:
 
     def __init__(
         self,
-        dsn: str,
+        database: Database,
         *,
         writers: int = 3,
         seed: int = 1,
@@ -72,7 +69,7 @@ class Workload:
         truncates: bool = True,
     ) -> None:
         self.written = Written()
-        self._dsn = dsn
+        self._database = database
         self._writers = writers
         self._seed = seed
         self._pause_s = writers / rows_per_s
@@ -136,30 +133,47 @@ class Workload:
         rng = random.Random(f"{self._seed}-{number}")
         actions = [a for a in ACTIONS if self._truncates or a is not truncate]
         weights = [ACTIONS[action] for action in actions]
+
+        def write(share: Share) -> None:
+            while not self._stopping.is_set():
+                (action,) = rng.choices(actions, weights)
+                rows = self._transact(share, action, rng.choice(self._sizes))
+                self._stopping.wait(self._pause_s * max(1, rows) * rng.uniform(0.5, 1.5))
+
+        self._connected(write, number, self._writers, rng)
+
+    def _connected(
+        self, write: Callable[[Share], None], number: int, share_of: int, rng: random.Random
+    ) -> None:
+        """Write until the end, in a new session where the database was away meanwhile.
+
+        A database that restarts is not the writer's failure: it goes on when it is back.
+        """
         while not self._stopping.is_set():
-            # A database that restarts is not the writer's failure: it goes on when it is back.
-            with suppress(psycopg.OperationalError), psycopg.connect(self._dsn) as connection:
-                share = Share(number, self._writers, rng, connection)
-                while not self._stopping.is_set():
-                    (action,) = rng.choices(actions, weights)
-                    rows = self._transact(share, action, rng.choice(self._sizes))
-                    self._stopping.wait(self._pause_s * max(1, rows) * rng.uniform(0.5, 1.5))
+            try:
+                with self._database.connect() as connection:
+                    share = Share(number, share_of, rng, self._database, connection)
+                    share.begin_session()
+                    write(share)
+            except (self._database.CLIENT_ERROR, OSError) as error:
+                if not self._database.is_away(error):
+                    raise
             self._stopping.wait(0.2)
 
     def _transact(self, share: Share, action: Action, size: int) -> int:
-        kind = action.__name__.strip("_")
-        with suppress(errors.DeadlockDetected, errors.UniqueViolation, errors.LockNotAvailable):
-            with share.connection.cursor() as cursor:
-                rows = action(share, cursor, size)
-            if kind == "roll_back":
-                share.connection.rollback()
-            else:
-                share.connection.commit()
-            self._count(kind, rows)
-            return rows
-        share.connection.rollback()
-        self._count("roll_back", 0)
-        return 0
+        try:
+            with share.connection.transaction():
+                rows = action(share, size)
+        except TakenBack:
+            self._count("roll_back", 0)
+            return 0
+        except self._database.CLIENT_ERROR as error:
+            if not self._database.is_conflict(error):
+                raise
+            self._count("roll_back", 0)
+            return 0
+        self._count(action.__name__.strip("_"), rows)
+        return rows
 
     def _count(self, kind: str, rows: int) -> None:
         with self._lock:
@@ -173,15 +187,15 @@ class Workload:
     def _long(self, number: int) -> None:
         """Transactions that stay open: their changes are old when they are committed."""
         rng = random.Random(f"{self._seed}-long")
-        share_of = self._writers + 1
-        while not self._stopping.is_set():
-            with suppress(psycopg.OperationalError), psycopg.connect(self._dsn) as connection:
-                share = Share(number, share_of, rng, connection)
-                while not self._stopping.is_set():
-                    rows = 0
-                    with connection.cursor() as cursor:
-                        end = time.monotonic() + rng.uniform(*LONG_S)
-                        while time.monotonic() < end and not self._stopping.wait(0.1):
-                            rows += long_step(share, cursor)
-                    connection.commit()
-                    self._count("long", rows)
+
+        def write(share: Share) -> None:
+            while not self._stopping.is_set():
+                self._transact(share, long, 0)
+
+        def long(share: Share, _size: int) -> int:
+            rows, end = 0, time.monotonic() + rng.uniform(*LONG_S)
+            while time.monotonic() < end and not self._stopping.wait(0.1):
+                rows += long_step(share)
+            return rows
+
+        self._connected(write, number, self._writers + 1, rng)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from lakemark import failpoints
-from stack import every_type, shop
+from stack import shop
 from stack.local import Database
 from stack.workload import Workload
 from tests.kit.nightly import NIGHTLY
@@ -41,12 +41,11 @@ def test_a_crash_at_each_point_loses_and_repeats_nothing(
 
     In the end only driver and JVM are: Python workers end by themselves, after what they are at.
     """
-    with database.connect() as connection:
-        shop.create(connection, every=every_type.Limits.of({}))
-        shop.fill(connection, scale=0.02)
+    shop.create(database)
+    shop.fill(database, scale=0.02)
     database.start_connector()
     with Running(database, tmp_path, ALL_ENGINES if spark else VECTORS, spark=spark) as running:
-        with Workload(database.dsn, writers=2, rows_per_s=100) as workload:
+        with Workload(database, writers=2, rows_per_s=100) as workload:
             for point in points:
                 running.lakemark.crash_at(point, nth=NTH.get(point, 1))
                 running.lakemark.spawn()

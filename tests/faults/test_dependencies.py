@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stack import every_type, shop
+from stack import shop
 from stack.lakemark_process import Event
 from stack.local import Servers
 from stack.processes import wait_for
@@ -44,9 +44,8 @@ def disk(tmp_path_factory) -> Iterator[SmallDisk]:
 @pytest.fixture(scope="module")
 def pipeline(stack: Servers, disk: SmallDisk) -> Iterator[Running]:
     with stack.fresh_database() as database:
-        with database.connect() as connection:
-            shop.create(connection, every=every_type.Limits.of({}))
-            shop.fill(connection, scale=0.02)
+        shop.create(database)
+        shop.fill(database, scale=0.02)
         database.start_connector()
         with Running(database, disk.folder.parent, spark=NIGHTLY) as running:
             yield running
@@ -66,7 +65,7 @@ def running(pipeline: Running) -> Iterator[Running]:
 
 @ends_servers
 def test_broker_killed(running: Running, stack: Servers):
-    with Workload(running.database.dsn, writers=2, rows_per_s=300):
+    with Workload(running.database, writers=2, rows_per_s=300):
         running.lakemark.wait_for_batch(STATE_S)
         stack.kafka.kill()
         away = "UPDATE products SET name = 'while the broker was away'"
@@ -112,7 +111,7 @@ def test_a_broker_that_is_gone_shows_everywhere_until_it_is_back(running: Runnin
 
 @ends_servers
 def test_broker_hangs(running: Running, stack: Servers):
-    with Workload(running.database.dsn, writers=2, rows_per_s=300, seed=2):
+    with Workload(running.database, writers=2, rows_per_s=300, seed=2):
         running.lakemark.wait_for_batch(STATE_S)
         stack.kafka.pause()
         time.sleep(FREEZE_S)  # the fault itself lasts this long
@@ -122,7 +121,7 @@ def test_broker_hangs(running: Running, stack: Servers):
 
 @ends_servers
 def test_connect_killed(running: Running, stack: Servers):
-    with Workload(running.database.dsn, writers=2, rows_per_s=300, seed=3):
+    with Workload(running.database, writers=2, rows_per_s=300, seed=3):
         running.lakemark.wait_for_batch(STATE_S)
         stack.connect.kill()
         alone(running.database, "customers", "DELETE FROM customers WHERE id % 7 = 0")
@@ -187,7 +186,7 @@ def test_a_source_that_sends_nothing_shows_everywhere(running: Running, stack: S
 
 @ends_servers
 def test_postgres_restarted(running: Running, stack: Servers):
-    with Workload(running.database.dsn, writers=2, rows_per_s=300, seed=4):
+    with Workload(running.database, writers=2, rows_per_s=300, seed=4):
         running.lakemark.wait_for_batch(STATE_S)
         stack.postgres.restart()
         alone(running.database, "products", "UPDATE products SET price = 1.25")

@@ -26,7 +26,7 @@ from lakemark.settings.config import DatabaseConfig, load
 from lakemark.snapshot.chunk_task import ReadSettings, run_chunk
 from lakemark.snapshot.chunks import ChunkSpec
 from lakemark.snapshot.notifications import tables_of
-from stack import every_type, shop
+from stack import shop
 from stack.local import Database, Servers
 from stack.postgres import Standby
 from stack.processes import wait_for
@@ -62,9 +62,8 @@ BESIDE = {
 @pytest.fixture(scope="module")
 def pipeline(stack: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with stack.fresh_database() as database:
-        with database.connect() as connection:
-            shop.create(connection, every=every_type.Limits.of({}))
-            shop.fill(connection, scale=0.05)
+        shop.create(database)
+        shop.fill(database, scale=0.05)
         for table in ("hidden", "ghosts", "emptied"):
             database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, note text, big text)")
             database.execute(f"ALTER TABLE {table} ALTER COLUMN big SET STORAGE EXTERNAL")
@@ -94,7 +93,7 @@ def test_killed_at_any_moment_of_a_run(pipeline: Running, snapshots: Snapshots):
     The next kill comes between a few records of snapshots and a few seconds after each start.
     """
     rng = random.Random(os.environ.get("SEED", "11"))
-    with Workload(pipeline.database.dsn, **FAST, seed=11) as workload:
+    with Workload(pipeline.database, **FAST, seed=11) as workload:
         begun = time.monotonic()
         run = snapshots.start(EVERYTHING, chunk_rows=400, delay="20ms")
         started = snapshots.wait_note(run, "STARTED")
@@ -142,7 +141,7 @@ def test_what_writes_the_log_restarts_inside_a_window(
         "worker": restart_worker,
         "database": restart_database,
     }
-    with Workload(database.dsn, **RATE, seed=20 + list(restarts).index(what)) as workload:
+    with Workload(database, **RATE, seed=20 + list(restarts).index(what)) as workload:
         # So slow that the restart is over before the run is, however fast the machine.
         run = snapshots.start("public.customers", "public.orders", chunk_rows=50, delay="1s")
         snapshots.wait_note(run, "STARTED")

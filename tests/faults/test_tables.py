@@ -21,7 +21,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lakemark.sink.delta.engines import DELETION_VECTORS, SPARK_MERGE, TASK_MERGE
 from lakemark.sink.delta.maintenance import DEFAULT
-from stack import every_type, shop, watchdog
+from stack import shop, watchdog
 from stack.local import Servers
 from stack.processes import wait_for
 from stack.workload import Workload
@@ -44,11 +44,10 @@ CHANGE = "UPDATE {} SET n = n + 1 WHERE id BETWEEN 5 AND 50"
 @pytest.fixture(scope="module")
 def pipeline(stack: Servers, tmp_path_factory) -> Iterator[Running]:
     with stack.fresh_database() as database:
-        with database.connect() as connection:
-            shop.create(connection, every=every_type.Limits.of({}))
-            shop.fill(connection, scale=0.02)
-            for table in OTHERS:
-                connection.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, n int)".encode())
+        shop.create(database)
+        shop.fill(database, scale=0.02)
+        for table in OTHERS:
+            database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, n int)")
         database.start_connector({"producer.override.metadata.max.age.ms": "500"})
         engines = {f"public.{table}": {"engine": engine} for table, engine in OTHERS.items()}
         lake = {"path": "./lake", "tables": engines}
@@ -68,7 +67,7 @@ def running(pipeline: Running) -> Running:
 
 
 def test_a_paused_table_misses_nothing_even_over_a_restart(running: Running):
-    with Workload(running.database.dsn, writers=2, rows_per_s=300) as workload:
+    with Workload(running.database, writers=2, rows_per_s=300) as workload:
         running.lakemark.wait_for_batch(STATE_S)
         running.lakemark.command("table", "pause", ORDERS)
         running.wait_state(ORDERS, "paused")
@@ -91,7 +90,7 @@ def test_a_paused_table_misses_nothing_even_over_a_restart(running: Running):
 
 def test_more_partitions_keep_the_order_of_each_key(running: Running):
     database, topic = running.database, running.database.topic("orders")
-    with Workload(database.dsn, writers=2, rows_per_s=300, seed=2) as workload:
+    with Workload(database, writers=2, rows_per_s=300, seed=2) as workload:
         running.lakemark.wait_for_batch(STATE_S)
         admin = database.stack.kafka.admin()
         admin.create_partitions([NewPartitions(topic, 8)])[topic].result(30)
@@ -144,7 +143,7 @@ def test_a_table_that_cannot_be_written_waits_alone(running: Running):
     folder = Path(running.table(ORDERS).table_uri.removeprefix("file://"))
     others = [table for table in running.tables() if table != ORDERS]
     with unwritable(folder, folder / "_delta_log"):
-        Workload(running.database.dsn, writers=2, seed=4).run_for(2)
+        Workload(running.database, writers=2, seed=4).run_for(2)
         event = running.lakemark.wait_for_event(
             "table.degraded", STATE_S, where=lambda e: e["table"] == ORDERS
         )
@@ -180,7 +179,7 @@ def test_an_incompatible_change_stops_its_table_only_and_its_hint_leads_on(runni
 
     database.execute("ALTER TABLE products ALTER COLUMN name TYPE integer USING length(name)")
     database.execute("UPDATE products SET name = 7")
-    Workload(database.dsn, writers=2, seed=3).run_for(3)
+    Workload(database, writers=2, seed=3).run_for(3)
 
     state = running.wait_state(PRODUCTS, "errored")
     assert state["code"] == "schema-incompatible"

@@ -14,10 +14,11 @@ import pytest
 from lakemark.settings.config import load
 from lakemark.sink.table_sink import batch_of
 from lakemark.state import checkpoint
-from stack import every_type, shop
+from stack import shop
 from stack.lakemark_process import LakemarkProcess
 from stack.local import Servers
 from stack.processes import wait_for
+from stack.shop_dialect import ODD
 from stack.workload import Workload
 from tests.kit.nightly import NIGHTLY
 from tests.kit.output_topics import OutputTopic, settled
@@ -27,7 +28,7 @@ from tests.kit.snapshots import Snapshots
 # "Within seconds": a standby has Spark up. On a machine with two cores that runs other things beside.
 TAKEN_OVER_S = 90.0
 ENDED_S = 15.0  # beyond the grace time: Spark and its workers go down
-TOLD = ("public.orders", "public.customers", "public.line_items", f"public.{shop.ODD}")
+TOLD = ("public.orders", "public.customers", "public.line_items", f"public.{ODD}")
 ROWS = 180_000
 BULK = "INSERT INTO bulk SELECT n, repeat(md5(n::text), 9) FROM generate_series({}, {}) AS n"
 # Several batches of `BULK`: each lasts for seconds, and ends within the grace time on any machine.
@@ -61,11 +62,10 @@ def pair(stack: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
     """A pipeline that runs, and a second process that stands by; for the tests in their order."""
     folder = tmp_path_factory.mktemp("pipeline")
     with stack.fresh_database() as database:
-        with database.connect() as connection:
-            shop.create(connection, every=every_type.Limits.of({}))
-            shop.fill(connection, scale=0.02)
-            connection.execute("CREATE TABLE bulk (id int PRIMARY KEY, note text)")
-            connection.execute("INSERT INTO bulk VALUES (0, '')")
+        shop.create(database)
+        shop.fill(database, scale=0.02)
+        database.execute("CREATE TABLE bulk (id int PRIMARY KEY, note text)")
+        database.execute("INSERT INTO bulk VALUES (0, '')")
         database.start_connector()
         sections = {"output": {"topic_prefix": f"{database.name}.clean"}, "stream": PACED}
         with Running(database, folder, sections, spark=NIGHTLY) as running:
@@ -86,7 +86,7 @@ def pair(stack: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
 
 def test_a_process_that_slept_in_a_batch_writes_nothing_after_it_was_superseded(pair: Pair):
     running, first, second = pair.running, pair.first, pair.second
-    with Workload(running.database.dsn, writers=2, rows_per_s=300) as workload:
+    with Workload(running.database, writers=2, rows_per_s=300) as workload:
         first.wait_for_batch(STATE_S)
         running.database.execute(BULK.format(1, ROWS))
         wait_for(lambda: running.rows("public.bulk").num_rows > 1, STATE_S, "some of many rows")
@@ -118,7 +118,7 @@ def test_a_process_that_slept_in_a_batch_writes_nothing_after_it_was_superseded(
 def test_the_second_takes_over_when_the_first_is_killed(pair: Pair):
     running, first, second = pair.running, pair.first, pair.second
     before = len(second.events("pipeline.streaming"))  # it may have run before
-    with Workload(running.database.dsn, writers=2, rows_per_s=300, seed=2) as workload:
+    with Workload(running.database, writers=2, rows_per_s=300, seed=2) as workload:
         first.wait_for_batch(STATE_S)
         done = len(second.events("batch.done"))
         first.wait_for_batch(STATE_S)
@@ -158,7 +158,7 @@ def test_told_to_end_in_a_batch_it_ends_the_batch_and_leaves_a_checkpoint_that_g
     assert newest_batch(running) <= drained["batch"], "another one was begun"
     assert (running.directory / "checkpoint" / "commits" / str(drained["batch"])).exists()
     assert process.events("pipeline.degraded") == failed
-    Workload(running.database.dsn, writers=2, seed=3).run_for(2)
+    Workload(running.database, writers=2, seed=3).run_for(2)
     running.wait_drained()
     assert process.run_once() == 0
     found = running.compare()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stack import every_type, shop
+from stack import shop
 from stack.local import Database
 from stack.processes import wait_for
 from stack.workload import Workload
@@ -19,14 +19,13 @@ SCALE = 0.02
 
 
 def fill_shop(database: Database) -> None:
-    with database.connect() as connection:
-        shop.create(connection, every=every_type.Limits.of({}))
-        shop.fill(connection, scale=SCALE)
+    shop.create(database)
+    shop.fill(database, scale=SCALE)
 
 
 def load(database: Database, seconds: float, seed: int = 1) -> None:
     """Write for so many seconds, on a slow machine for longer."""
-    writing, end = Workload(database.dsn, writers=2, seed=seed), time.monotonic() + seconds
+    writing, end = Workload(database, writers=2, seed=seed), time.monotonic() + seconds
     writing.start()
     try:
         wait_for(

@@ -13,6 +13,7 @@ from lakemark.converters.json.rows import decode_rows
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import canonical_from_columns
 from lakemark.settings.config import DatabaseConfig
+from stack import every_mysql_type
 from stack.database import Database
 from tests.kit.mysql_types import ENCODE, MODES, catalog
 from tests.kit.servers import on
@@ -20,35 +21,7 @@ from tests.kit.servers import on
 pytestmark = pytest.mark.integration
 
 EACH = on("mariadb-11.4", "mariadb-10.11", "mysql-9.7")
-DOCUMENT = (
-    '{"b": 1e20, "a": [1, null, "x, y: \\\\" 1.0E7"], "c": 0.00001, "d": 12345.678, "e": 1.5e300,'
-    ' "f": 12345678901234567890, "g": true, "h": {}, "i": 0.1, "j": 12345678.9, "k": 1e7,'
-    ' "l": -1.25e-9, "m": 123456789012345680000, "n": "\\\\u0001\\\\b/ü😀", "o": 1e15, "p": -0.0}'
-)
-DECIMALS = (
-    "'$.q', CAST(1.10 AS DECIMAL(10, 2)), '$.r', CAST('0.12345678901234567890' AS DECIMAL(30, 20))"
-)
-VALUES = {
-    "c_bool": "1", "c_tinyint1": "5", "c_tinyint": "-128", "c_utinyint": "255", "c_smallint": "-32768",
-    "c_usmallint": "65535", "c_mediumint": "-8388608", "c_umediumint": "16777215", "c_int": "-2147483648",
-    "c_uint": "4294967295", "c_zint": "42", "c_bigint": "-9223372036854775808", "c_ubigint": "18446744073709551615",
-    "c_float": "1.5", "c_float72": "12345.67", "c_double": "-1e-300", "c_real": "0.1",
-    "c_dec": "-12345678.90", "c_dec_big": "12345678901234567890123456789012345.123456789012345678901234567891",
-    "c_udec": "18446744073709551616", "c_num": "-99999", "c_bit1": "b'1'", "c_bit8": "b'10000001'",
-    "c_bit12": "b'100000000001'", "c_bit64": "b'1000000000000000000000000000000000000000000000000000000000000001'",
-    "c_char": "'ab  '", "c_varchar": "'vär€😀 '", "c_latin1": "'grün'", "c_utf8mb3": "'ü€'", "c_bincoll": "'Bin'",
-    "c_nchar": "'n'", "c_tinytext": "'tiny'", "c_text": "'__debezium_unavailable_value'", "c_mediumtext": "''",
-    "c_longtext": "'long'", "c_text_latin1": "'é'", "c_binary": "x'0102'", "c_varbinary": "x'00ff00'",
-    "c_tinyblob": "x'deadbeef'", "c_blob": "x'00'", "c_mediumblob": "x''", "c_longblob": "x'02ff'",
-    "c_enum": "'c''d'", "c_set": "'z,x'", "c_json": f"JSON_SET('{DOCUMENT}', {DECIMALS})", "c_date": "'9999-12-31'",
-    "c_time": "'-838:59:59'", "c_time3": "'-00:00:00.001'", "c_time6": "'838:59:58.999999'",
-    "c_dt": "'1000-01-01 00:00:00'", "c_dt3": "'2026-11-26 12:34:56.789'", "c_dt6": "'9999-12-31 23:59:59.999999'",
-    "c_ts": "'1970-01-02 00:00:01'", "c_ts3": "'2026-11-26 12:34:56.780'", "c_ts6": "'2026-11-26 12:34:56.789000'",
-    "c_year": "2155", "c_geometry": "ST_GeomFromText('POINT(1 2)')", "c_point": "ST_GeomFromText('POINT(1 2)', 4326)",
-    "c_line": "ST_GeomFromText('LINESTRING(0 0, 1 1)')", "c_polygon": "ST_GeomFromText('POLYGON((0 0, 1 0, 1 1, 0 0))')",
-    "c_mpoint": "ST_GeomFromText('MULTIPOINT(0 0, 1 1)')", "c_gcoll": "ST_GeomFromText('GEOMETRYCOLLECTION(POINT(1 1))')",
-    "c_vector": "STRING_TO_VECTOR('[1, 2.5, -3]')", "c_uuid": "'123e4567-e89b-42d3-a456-426614174000'",
-}  # fmt: skip
+VALUES = {column.name: column.values[0] for column in every_mysql_type.COLUMNS}
 ZERO = {
     "c_date": "0",
     "c_dt": "0",

@@ -19,9 +19,8 @@ from lakemark.errors import DependencyError, TableError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import Condition, KeyRange, ranges
 from lakemark.settings.config import DatabaseConfig
-from stack import every_type
-from stack.compare import _PINNED, _key, _lake_values, _source_rows
-from stack.expected import columns_of, key_of, reading
+from stack import every_type, postgres_rows
+from stack.compare import lake_values
 from stack.local import Database
 from tests.kit.handling_modes import MODES
 from tests.kit.reader import DEFAULTS, config, whole
@@ -34,29 +33,22 @@ def test_every_type_is_read_as_the_lake_must_hold_it(source: Database, handling)
     modes = HandlingModes.from_connector(handling)
     with source.connect() as connection:
         every_type.create(connection, every_type.Limits.of(handling))
-    with psycopg.connect(source.dsn, options=_PINNED) as connection:
-        table = "public.all_types"
-        columns = [
-            c for c in columns_of(connection, table) if c.name not in every_type.NOT_CAPTURED
-        ]
-        readings = [reading(column, modes) for column in columns]
-        expected = _source_rows(connection, table, columns, readings)
-        key = [c.name for c in columns].index(key_of(connection, table)[0])
+    table = "public.all_types"
+    with postgres_rows.source(source.dsn, modes) as there:
+        expected = there.read(table, every_type.NOT_CAPTURED)
 
     chunk = whole(source, table, modes)
 
     assert chunk.bad == []
     assert chunk.rows.schema == chunk.schema.arrow()
-    values = [
-        _lake_values(chunk.rows.column(column.name), how)
-        for column, how in zip(columns, readings, strict=True)
-    ]
-    rows = {_key(row, [key]): row for row in expected}
-    found = {_key(row, [key]): row for row in zip(*values, strict=True)}
+    values = [lake_values(chunk.rows.column(n), how) for n, how in expected.readings.items()]
+    at = list(expected.readings).index(expected.key[0])
+    rows = {row[at]: row for row in expected.rows}
+    found = {row[at]: row for row in zip(*values, strict=True)}
     assert found.keys() == rows.keys()
-    for at, column in enumerate(columns):
+    for at, column in enumerate(expected.readings):
         for row in rows:
-            assert found[row][at] == rows[row][at], (column.name, rows[row][at])
+            assert found[row][at] == rows[row][at], (column, rows[row][at])
     assert chunk.schema == read_schemas(config(source), [table], modes, settings={})[table]
 
 

@@ -14,7 +14,6 @@ from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from lakemark.state.checkpoint import LOCAL
 from lakemark.supervisor import RUNNER
-from stack import every_type
 from stack.compare import Comparer, Comparison, whole
 from stack.lakemark_process import Event, LakemarkProcess, write_config
 from stack.local import Database
@@ -80,13 +79,8 @@ class Running:
 
     def comparer(self, *tables: str) -> Comparer:
         """What compares these tables, or all."""
-        return Comparer(
-            dsn=self.database.dsn,
-            config=self.lakemark.config,
-            connector=self.database.config,
-            tables=tables or self.tables(),
-            not_captured={f"public.{every_type.TABLE}": every_type.NOT_CAPTURED},
-        )
+        config = self.lakemark.config
+        return Comparer(self.database, config=config, tables=tables or self.tables())
 
     def compare(self, *tables: str) -> Comparison:
         """Compare these tables, or all, as they are now."""

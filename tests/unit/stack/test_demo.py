@@ -18,6 +18,9 @@ from lakemark.snapshot.runs import Chunk, TableRun
 from stack import demo, demo_load, demo_view, loading, shop
 from stack.demo_view import Measured, Screen
 from stack.loading import RUN, Loading, settled_in
+from stack.local import DATABASES
+from stack.mysql import MySqlDatabase
+from stack.postgres import PostgresDatabase
 from tests.kit.documents import ROOT
 
 A, B, C = "public.a", "public.b", "public.c"
@@ -79,18 +82,53 @@ def progress(chunks, total):
     return Progress(chunks=chunks, total_chunks=total, rows=10 * chunks, seconds=1)
 
 
-def test_the_signal_is_one_that_lakemark_takes_for_all_tables_the_largest_first(load):
-    load.send("execute-snapshot", demo_load.SIGNAL, RUN)
+@pytest.fixture(params=["postgres", "mariadb-11.4", "mysql-9.7"])
+def database(request, tmp_path):
+    """A shop's database whose server does not run."""
+    server = DATABASES[request.param](directory=tmp_path / "data", log=tmp_path / "log", port=4000)
+    kind = PostgresDatabase if request.param == "postgres" else MySqlDatabase
+    return kind(SimpleNamespace(), server, "shop")
+
+
+def test_the_signal_is_one_that_lakemark_takes_for_all_tables_the_largest_first(load, database):
+    load.send("execute-snapshot", demo_load.signal_for(database, scale=0.1), RUN)
     ((topic, ((key, value),)),) = load.sent
     signal = signals.read(key, value, pipeline="demo", unnamed="u")
     assert topic == "s"
     assert isinstance(signal, signals.ExecuteSnapshot)
     assert signal.id == RUN
-    wanted = [*shop.TABLES, demo_load.PULSE]
-    chosen = signals.matching(signal.data_collections, wanted)
+    assert signal.chunk_rows == demo_load.CHUNK_ROWS / 10
+    wanted = [*shop.tables(database), database.identifier(demo_load.PULSE)]
+    chosen = signals.matching(signal.data_collections, [*wanted, "shopping.orders"])
     assert set(chosen.tables) == set(wanted)
-    assert chosen.tables[:2] == ("public.line_items", "public.orders")
+    assert chosen.tables[:2] == tuple(map(database.identifier, ("line_items", "orders")))
     assert chosen.unmatched == ()
+
+
+@pytest.mark.parametrize("written", ["in the database", "on the control topic"])
+def test_windows_are_known_wherever_their_ends_are_written(load, written):
+    rows = []
+    found = object.__new__(demo_load.Load)
+    found._loading = load
+    found._connection = SimpleNamespace(execute=lambda _: SimpleNamespace(fetchall=lambda: rows))
+
+    def end(window):
+        if written == "in the database":
+            rows.append((window,))
+        else:
+            control(load, type="window", window=window)
+        load.look()
+
+    assert found._is_idle()
+    assert not found._in_window(), "no chunk was read"
+    end("w-open")
+    manifest(load, 1, A, 0, hi="w")
+    load.look()
+    assert not found._is_idle()
+    assert found._in_window()
+    end("w-close")
+    assert found._is_idle()
+    assert not found._in_window()
 
 
 def test_settled_are_the_chunks_of_done_tables_and_those_marked_in_the_others():
@@ -264,17 +302,22 @@ def test_batches_of_both_lives_are_counted():
     assert (seen.events, len(seen.batches), seen.best_rate()) == (45, 3, 10.0)
 
 
-def test_what_is_kept_running_can_be_asked_by_the_commands_that_are_shown(tmp_path, monkeypatch):
+def test_what_is_kept_running_can_be_asked_by_the_commands_that_are_shown(
+    database, tmp_path, monkeypatch
+):
     out = io.StringIO()
     one = demo.Demo(Console(file=out, width=200), keep=True)
-    server = SimpleNamespace(bootstrap="b:1", url="http://c", dsn=lambda _: "postgresql://p")
-    one._stack = SimpleNamespace(logs=tmp_path, kafka=server, connect=server, postgres=server)
+    server = SimpleNamespace(bootstrap="b:1", url="http://c")
+    one._stack = SimpleNamespace(logs=tmp_path, kafka=server, connect=server)
+    one._database = database
     monkeypatch.setattr(demo, "load", lambda _: SimpleNamespace(lake=None))
     monkeypatch.setattr(demo, "folder_of", lambda *_: str(tmp_path / "lake" / "public" / "orders"))
     page = "http://127.0.0.1:8780"
     said = {"http.listening": [{"address": page}]}
     one._where_next(SimpleNamespace(config=tmp_path / "lakemark.yaml", events=said.get))
-    for command in ("status", "snapshot start public.orders --wait", "snapshot status"):
+    orders = database.identifier("orders")
+    assert f" {database.dsn} " in out.getvalue()
+    for command in ("status", f"snapshot start {orders} --wait", "snapshot status"):
         assert f".venv/bin/lakemark {command} -c {tmp_path}/lakemark.yaml" in out.getvalue()
     assert page in out.getvalue()
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from stack import cli
+from stack.processes import StackError
 from tests.kit import nightly
 
 
@@ -65,3 +66,38 @@ def test_the_quick_suite_has_a_sample_of_a_matrix_the_same_each_time(monkeypatch
 def test_all_other_runs_have_all_of_it(monkeypatch):
     monkeypatch.setattr(nightly, "QUICK", False)
     assert nightly.left_out(items()) == []
+
+
+@pytest.mark.parametrize("asked", ["mariadb-11.4", "postgres"])
+def test_servers_that_run_with_another_database_are_left_alone(asked, monkeypatch, capsys):
+    server = SimpleNamespace(name="MariaDB 11.4", is_running=True, dsn=lambda _: "mariadb://a")
+    running = SimpleNamespace(
+        services=["kafka", "connect", "mariadb-11.4"],
+        servers=[server],
+        source_server=server,
+        kafka=SimpleNamespace(bootstrap="b:1"),
+        connect=SimpleNamespace(url="http://c"),
+        logs="logs",
+        directory=cli.ROOT,
+    )
+    monkeypatch.setattr(cli, "ensure_servers", lambda *_, **__: None)
+    monkeypatch.setattr(cli.LocalStack, "attach", lambda: running)
+    if asked == "postgres":
+        with pytest.raises(StackError, match=r"MariaDB 11\.4 runs already: end it by \./dev down"):
+            cli.up(asked)
+    else:
+        assert cli.up(asked) == 0
+        assert "database    mariadb://a\n" in capsys.readouterr().out
+
+
+def test_a_database_is_asked_for_by_its_products_name(monkeypatch, capsys):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    asked = []
+    monkeypatch.setattr(cli, "run_demo", lambda **options: asked.append(options["database"]) or 0)
+    for name in ("mariadb", "mysql", "mariadb-10.11"):
+        assert cli.main(["demo", "--database", name]) == 0
+    assert cli.main(["demo"]) == 0
+    assert asked == ["mariadb-11.4", "mysql-9.7", "mariadb-10.11", "postgres"]
+    with pytest.raises(SystemExit):
+        cli.main(["demo", "--database", "oracle"])
+    assert "there is no database oracle: only postgres, mariadb-11.4" in capsys.readouterr().err
