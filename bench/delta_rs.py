@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, TopicPartition
 from deltalake import DeltaTable, write_deltalake
 
 from bench.checks import read_delta
-from bench.events import ARROW, COLUMNS, SCHEMA
+from bench.events import ARROW, COLUMNS, POSTGRES, SCHEMA, Form
 from bench.runs import Batch, Run, Task, execute
 from lakemark.connectors.postgres.schema_file import schemas_from_file
 from lakemark.converters.json.rows import decode_rows
@@ -67,6 +67,7 @@ class DeltaRs:
     """delta-rs as a contestant."""
 
     who: str = "delta-rs"
+    form: Form = POSTGRES
 
     def fill(self, task: Task, rows: pa.RecordBatchReader) -> None:
         """By its own writer."""

@@ -1,15 +1,17 @@
-"""Order-like change events as Debezium's PostgreSQL connector writes them, with the rows they leave.
+"""Order-like change events as Debezium's connectors write them, with the rows they leave.
 
     orders = Orders("orders", events=1_000_000, keys=200_000)
     for key, value in orders.records(): ...
     orders.expected            # id of every row that is left -> number of the event that wrote it
 
 Everything is a function of the arguments: the same arguments give the same bytes. Positions
-(`lsn`, `sequence`) rise strictly with the event's number, so they do in every partition too. Each
-event is a transaction of its own.
+(`lsn` and `sequence`, or `file` and `pos`) rise strictly with the event's number, so they do in
+every partition too. Each event is a transaction of its own.
 """
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -61,11 +63,60 @@ NOTES: Final = (
 Row = tuple[int, int, str, int, int, int, str | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a product's connector writes what an event comes from.
+
+    Attributes:
+        connector: as the events name it.
+        schema: of the tables; in MariaDB, their database.
+        source: the members `source` and `transaction` of an event, by its number, its time in
+            milliseconds, its table, and whether fields are in it that no pipeline reads.
+    """
+
+    connector: str
+    schema: str
+    source: Callable[[int, int, str, bool], str]
+
+    def topic_of(self, table: str) -> str:
+        """The topic that the connector would write a table's events to."""
+        return f"{CONNECTOR}.{self.schema}.{table}"
+
+
+def _of_postgres(n: int, ms: int, table: str, full: bool) -> str:  # noqa: FBT001
+    lsn, version = FIRST_LSN + n * 184, '"version":"3.7.0.Final",' if full else ""
+    origin = ',"xmin":null,"origin":null,"origin_lsn":null' if full else ""
+    return (
+        f'"source":{{{version}"connector":"postgresql",'
+        f'"name":"{CONNECTOR}","ts_ms":{ms},"snapshot":null,"db":"shop",'
+        f'"sequence":"[\\"{lsn}\\",\\"{lsn}\\"]","ts_us":{ms}000,"ts_ns":{ms}000000,'
+        f'"schema":"{SCHEMA}","table":"{table}","txId":{1000 + n},"lsn":{lsn}{origin}}}'
+    )
+
+
+def _of_mariadb(n: int, ms: int, table: str, full: bool) -> str:  # noqa: FBT001
+    gtid, s = f"0-101-{n + 1}", ms // 1000 * 1000  # MariaDB's log has whole seconds
+    version, nothing = '"version":"3.5.0.Final",', ',"thread":null,"query":null'
+    return (
+        f'"source":{{{version if full else ""}"connector":"mariadb",'
+        f'"name":"{CONNECTOR}","ts_ms":{s},"snapshot":null,"db":"{MARIADB_SCHEMA}",'
+        f'"sequence":null,"ts_us":{s}000,"ts_ns":{s}000000,'
+        f'"table":"{table}","server_id":101,"gtid":"{gtid}","file":"binlog.000001",'
+        f'"pos":{342 + n * 570},"row":0{nothing if full else ""}}},'
+        f'"transaction":{{"id":"{gtid}","total_order":1,"data_collection_order":1}}'
+    )
+
+
+MARIADB_SCHEMA: Final = "shop"
+POSTGRES: Final = Form("postgresql", SCHEMA, _of_postgres)
+MARIADB: Final = Form("mariadb", MARIADB_SCHEMA, _of_mariadb)
+
+
 class Orders:
     """The events of one table.
 
     Args:
-        table: name of the table, in schema `public`.
+        table: name of the table.
         events: how many.
         keys: most rows alive at a time; beyond it an insert becomes an update.
         start: how many rows, of ids 1 to `start`, the table has before the first event. They are
@@ -81,6 +132,7 @@ class Orders:
 
     Attributes:
         table: the table's name.
+        form: how the events are written.
         op: operation of each event.
         id: key of each event.
         expected: number of the newest event of every row that is left, by id.
@@ -113,30 +165,26 @@ class Orders:
         self._quantity = random.integers(1, 20, events).tolist()
         self._cents = random.integers(100, 10_000_000, events).tolist()
         self._note = random.integers(0, len(NOTES), events).tolist()
-        self._parts = (
-            '"version":"3.7.0.Final",' if full else "",
-            f'"schema":"{SCHEMA}","table":"{table}",',
-            ',"xmin":null,"origin":null,"origin_lsn":null' if full else "",
-        )
+        self._full = full
+        self.form = POSTGRES
 
     def __len__(self) -> int:
         return len(self.id)
 
+    def in_form(self, form: Form) -> "Orders":
+        """The same events, as another product's connector writes them."""
+        other = copy.copy(self)
+        other.form = form
+        return other
+
     def records(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of the events from `start` to before `stop`, as Kafka gets them."""
-        version, table, origin = self._parts
+        source, table, full = self.form.source, self.table, self._full
         for n in range(start, len(self.id) if stop is None else stop):
-            key, op = self.id[n], self.op[n]
-            lsn, ms = FIRST_LSN + n * 184, FIRST_MS + n
-            times = (
-                f'"ts_ms":{ms},"ts_us":{ms}000,"ts_ns":{ms}000000' if origin else f'"ts_ms":{ms}'
-            )
-            value = (
-                f'{{"before":{self._images(n)},"source":{{{version}"connector":"postgresql",'
-                f'"name":"{CONNECTOR}","ts_ms":{ms},"snapshot":null,"db":"shop",'
-                f'"sequence":"[\\"{lsn}\\",\\"{lsn}\\"]","ts_us":{ms}000,"ts_ns":{ms}000000,'
-                f'{table}"txId":{1000 + n},"lsn":{lsn}{origin}}},"op":"{op}",{times}}}'
-            )
+            key, op, ms = self.id[n], self.op[n], FIRST_MS + n
+            times = f'"ts_ms":{ms},"ts_us":{ms}000,"ts_ns":{ms}000000' if full else f'"ts_ms":{ms}'
+            of = source(n, ms, table, full)
+            value = f'{{"before":{self._images(n)},{of},"op":"{op}",{times}}}'
             yield b'{"id":%d}' % key, value.encode()
 
     def _images(self, n: int) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from bench.checks import read_delta
-from bench.events import COLUMNS, CONNECTOR, SCHEMA
+from bench.events import COLUMNS, CONNECTOR, MARIADB, POSTGRES, SCHEMA, Form
 from bench.runs import Batch, Line, Run, Task, execute
 from lakemark.connectors.postgres import positions as lsns
 from lakemark.sink.delta import delta_rs
@@ -20,8 +20,21 @@ from lakemark.sink.delta.schema_evolution import TARGET_FILE_BYTES
 from lakemark.sink.names import CDC
 from lakemark.sink.row_images import cdc_type
 from stack.kafka import Kafka
+from stack.processes import StackError
 
 ENGINES: Final = (TASK_MERGE, DELETION_VECTORS)
+CONNECTORS: Final = {
+    "postgresql": {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "plugin.name": "pgoutput",
+    },
+    "mariadb": {
+        "connector.class": "io.debezium.connector.mariadb.MariaDbConnector",
+        "database.include.list": MARIADB.schema,
+        "provide.transaction.metadata": "true",
+    },
+}
+"""The settings of each product's connector that the others have not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +42,22 @@ class Lakemark:
     """lakemark with one engine."""
 
     engine: str
+    form: Form = POSTGRES
 
     @property
     def who(self) -> str:
-        """Its name with the engine's."""
-        return f"lakemark-{self.engine}"
+        """Its name with the engine's, and with the product's whose events it reads."""
+        of = "" if self.form is POSTGRES else f", {self.form.connector}"
+        return f"lakemark-{self.engine}{of}"
 
     def fill(self, task: Task, rows: pa.RecordBatchReader) -> None:
-        """As `fill` does it."""
+        """As `fill` does it.
+
+        Raises:
+            StackError: events of another product than PostgreSQL are meant to fill it.
+        """
+        if self.form is not POSTGRES:
+            raise StackError("tables with rows before the first event are PostgreSQL's alone")
         fill(folder(task), rows)
 
     def run(self, task: Task) -> Run:
@@ -48,6 +69,8 @@ class Lakemark:
             max_events=task.limit,
             memory=task.memory,
             engine=self.engine,
+            form=self.form,
+            database=task.database,
         )
         return run_lakemark(config, task.home, who=self.who)
 
@@ -66,7 +89,7 @@ def fill(path: str, rows: pa.RecordBatchReader) -> None:
 
 def folder(task: Task) -> str:
     """Where lakemark keeps the table."""
-    return str(task.home / "lake" / SCHEMA / task.table)
+    return str(task.home / "lake" / task.form.schema / task.table)
 
 
 def stamped(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -131,17 +154,19 @@ def write_config(
     memory: str,
     engine: str = "auto",
     spark: Mapping[str, str] | None = None,
+    form: Form = POSTGRES,
+    database: str = "",
 ) -> Path:
     """Writes a lakemark configuration with its connector and schema file; returns its path.
 
-    Calling it again with other limits keeps lake and checkpoint: the next run goes on there.
+    Calling it again with other limits keeps lake and checkpoint: the next run goes on there. With
+    a database its catalog says what the tables' types are, and there is no schema file.
     """
     work.mkdir(parents=True, exist_ok=True)
     converter = "org.apache.kafka.connect.json.JsonConverter"
     connector = {
-        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        **CONNECTORS[form.connector],
         "topic.prefix": CONNECTOR,
-        "plugin.name": "pgoutput",
         "skipped.operations": "none",
         "tombstones.on.delete": "false",
         "key.converter": converter,
@@ -154,7 +179,15 @@ def write_config(
     config = {
         "name": CONNECTOR,
         "kafka": {"bootstrap_servers": kafka.bootstrap},
-        "source": {"connector_file": "connector.json", "schema_file": "tables.yaml"},
+        "source": {
+            "connector_file": "connector.json",
+            **({} if database else {"schema_file": "tables.yaml"}),
+        },
+        **(
+            {"database": {"url": database}, "snapshot": {"incomplete": "manual"}}
+            if database
+            else {}
+        ),
         "lake": {"path": "lake", "engine": engine},
         "stream": {"max_events_per_batch": max_events},
         "checkpoint": "checkpoint",

@@ -28,7 +28,7 @@ from typing import Any, Final
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from bench.events import ARROW
+from bench.events import ARROW, POSTGRES, Form
 from bench.runs import Batch, Run, Task, execute
 from stack.flink import OPTIONS, ensure_flink
 from stack.java import LOGGING, find_java
@@ -73,6 +73,7 @@ class Paimon:
     """Paimon's action as a contestant."""
 
     who: str = "paimon"
+    form: Form = POSTGRES
 
     def fill(self, task: Task, rows: pa.RecordBatchReader) -> None:
         """By its reader's writer, then its `compact` action: the rows lie where Flink leaves them."""

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from bench.checks import compare, differences
-from bench.events import CONNECTOR, HEADERS, SCHEMA, Orders
+from bench.events import HEADERS, MARIADB, POSTGRES, Form, Orders
 from stack.kafka import Kafka
 from stack.local import LocalStack
 from stack.processes import StackError
@@ -156,6 +156,8 @@ class Task:
         batch: events per micro-batch, where a contestant has a limit.
         fresh_s: how often a contestant without such a limit commits, in seconds.
         memory: of the JVM, for contestants that have one.
+        form: how its events are written.
+        database: the address of a database whose catalog has the table, if that is needed.
     """
 
     home: Path
@@ -165,11 +167,13 @@ class Task:
     batch: int
     fresh_s: float
     memory: str
+    form: Form = POSTGRES
+    database: str = ""
 
     @property
     def topic(self) -> str:
         """The topic that the connector would write this table's events to."""
-        return topic_of(self.table)
+        return self.form.topic_of(self.table)
 
     @property
     def limit(self) -> int:
@@ -183,6 +187,10 @@ class Contestant(Protocol):
     @property
     def who(self) -> str:
         """Its name in the report and on the command line."""
+
+    @property
+    def form(self) -> Form:
+        """How the events are written that it reads."""
 
     def fill(self, task: Task, rows: pa.RecordBatchReader) -> None:
         """Makes the table with these rows, the fastest way it has; not measured."""
@@ -290,8 +298,8 @@ def limit_for(batch: int, partitions: int) -> int:
 
 
 def topic_of(table: str) -> str:
-    """The topic that the connector would write this table's events to."""
-    return f"{CONNECTOR}.{SCHEMA}.{table}"
+    """The topic that PostgreSQL's connector would write this table's events to."""
+    return POSTGRES.topic_of(table)
 
 
 def execute(
@@ -356,6 +364,7 @@ def contest(
     fresh_s: float = 3.0,
     rounds: int = 1,
     keep: bool = False,
+    database: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> list[list[Run]]:
     """All of them over one table's events, one after the other, on a broker of their own; checked.
@@ -369,27 +378,34 @@ def contest(
         fresh_s: see `Task`.
         rounds: how often; each begins with another one.
         keep: keeps logs and tables.
+        database: the service of `stack.local.DATABASES` whose events some of them read.
         say: told in a few words what takes time.
 
     Returns:
         The runs of each contestant, in the order of the contestants.
     """
     runs: list[list[Run]] = [[] for _ in contestants]
-    with local_kafka() as stack:
-        topic = topic_of(orders.table)
-        stack.kafka.create_topic(topic, partitions=partitions)
-        say(f"writing {len(orders):,} events to {partitions} partitions")
-        size = produce(stack.kafka, {topic: orders})
+    sizes: dict[Form, int] = {}
+    with local_kafka(*[database] if database else []) as stack:
+        for form in dict.fromkeys(one.form for one in contestants):
+            topic = form.topic_of(orders.table)
+            stack.kafka.create_topic(topic, partitions=partitions)
+            say(f"writing {len(orders):,} events to {partitions} partitions of {topic}")
+            sizes[form] = produce(stack.kafka, {topic: orders.in_form(form)})
+        catalog = with_table(stack, orders.table) if database else ""
         expected = orders.rows()
         work = stack.directory / "work"
         try:
             for number in range(rounds):
                 for at in ((number + n) % len(contestants) for n in range(len(contestants))):
                     one, home = contestants[at], work / contestants[at].who
-                    task = Task(home, stack.kafka, orders.table, partitions, batch, fresh_s, memory)
+                    task = Task(
+                        home, stack.kafka, orders.table, partitions, batch, fresh_s, memory,
+                        form=one.form, database=catalog if one.form is MARIADB else "",
+                    )  # fmt: skip
                     say(f"round {number + 1} of {rounds}: {one.who}")
                     run = measured(one, task, orders, expected)
-                    run.input_bytes = size
+                    run.input_bytes = sizes[one.form]
                     runs[at].append(run)
                     say(json.dumps(run.row()))
                     if not keep:
@@ -431,6 +447,17 @@ def check(run: Run, expected: Mapping[str, Orders], path_of: Mapping[str, str]) 
     return run
 
 
-def local_kafka() -> LocalStack:
-    """A Kafka of our own, with the compiler that long runs need."""
-    return LocalStack(name="bench", services=("kafka",), quick=False)
+def local_kafka(*databases: str) -> LocalStack:
+    """A Kafka of our own, with the compiler that long runs need, and databases beside it."""
+    return LocalStack(name="bench", services=("kafka", *databases), quick=False)
+
+
+def with_table(stack: LocalStack, table: str) -> str:
+    """Make the table in MariaDB or MySQL, empty: its catalog types the events. Its address."""
+    database = stack.fresh_database(name=MARIADB.schema)
+    database.execute(
+        f"CREATE TABLE {table} (id bigint PRIMARY KEY, customer_id bigint NOT NULL,"
+        " status varchar(20) NOT NULL, quantity int NOT NULL, amount decimal(12, 2) NOT NULL,"
+        " updated_at datetime(6) NOT NULL, note varchar(100))"
+    )
+    return database.dsn

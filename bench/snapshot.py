@@ -1,14 +1,15 @@
 """A table of a million rows: how fast does a snapshot bring it where it belongs?
 
-    ./dev bench snapshot [--rows N] [--rate N] [--parallelism 1,2,4] [--chunk-rows N]
+    ./dev bench snapshot [--database NAME] [--rows N] [--rate N] [--parallelism 1,2,4] [--chunk-rows N]
                          [--connector-chunks 1024,10240] [--engine NAME] [--trigger TIME]
                          [--rounds N] [--only WHO] [--where] [--json FILE]
 
 One database, one contestant after the other:
 
-- *copy*: COPY of the table to nowhere: what the database itself can give;
-- *copy, parquet*: COPY of the table, and one Parquet file written of it: what a table costs without
-  a log beside it;
+- *copy*: the whole table as lines of CSV, by COPY or INTO OUTFILE: what the database itself can
+  give;
+- *copy, parquet*: the same, and one Parquet file written of it: what a table costs without a log
+  beside it;
 - *debezium N*: the connector's own incremental snapshot with chunks of N rows, from the signal to
   its notification that all rows are in Kafka (no table is written);
 - *lakemark N*: one execute-snapshot signal with parallelism N, from the signal to COMPLETED: every
@@ -28,6 +29,7 @@ a table as large.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -48,13 +50,14 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bench.orders import busy_with, equal, fill, source_rows
+from bench.orders import busy_with, dialect_of, equal, fill, source_rows
 from bench.report import keep, machine
 from bench.where import as_table, looking
 from lakemark.kafka.records import Tail, producer
 from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from lakemark.snapshot import notifications
+from stack.cli import add_database
 from stack.lakemark_process import LakemarkProcess, write_config
 from stack.local import Database, LocalStack
 from stack.processes import StackError, wait_for
@@ -65,7 +68,7 @@ WARM_ROWS: Final = 1_000_000
 WARM: Final = tuple(f"orders_warm_{number}" for number in range(4))
 LOOKED_AT: Final = "orders_looked_at"
 QUIET_S: Final = 20.0  # log latency without a snapshot is looked at for so long
-PULSE: Final = ("CREATE TABLE pulse (id serial PRIMARY KEY, at timestamptz NOT NULL)",)
+PULSE: Final = "pulse"
 
 
 @dataclass(slots=True)
@@ -96,7 +99,8 @@ def main(argv: list[str]) -> int:
     before = machine()
     rows: list[Row] = []
     where: list[dict[str, Any]] = []
-    with LocalStack(name="bench-snapshot", quick=False) as stack:
+    services = ("kafka", "connect", options.database)
+    with LocalStack(name="bench-snapshot", services=services, quick=False) as stack:
         # filled before any connector: no_data begins behind them, and its publication has them
         if options.only != "lakemark":
             with stack.fresh_database() as database:
@@ -106,7 +110,9 @@ def main(argv: list[str]) -> int:
                 if options.only != "copy":
                     rows += debezium(database, options)
         if options.only in (None, "lakemark"):
-            with stack.fresh_database(*PULSE) as database:
+            with stack.fresh_database() as database:
+                moment = f"at {database.INSTANT} NOT NULL"
+                database.execute(f"CREATE TABLE {PULSE} (id bigint PRIMARY KEY, {moment})")
                 for table in WARM:
                     fill(database, table, WARM_ROWS)
                 for case in cases(options):
@@ -142,17 +148,14 @@ def worst(rows: Sequence[Row]) -> bool | None:
 
 
 def copied(database: Database, rows: int) -> Row:
-    """COPY alone."""
+    """What the database gives, alone."""
     begun = time.monotonic()
-    query = b"COPY orders TO STDOUT (FORMAT binary)"
-    with database.connect() as connection, connection.cursor() as cursor, cursor.copy(query) as out:
-        for _ in out:
-            pass
+    dialect_of(database).exported(database, "SELECT * FROM orders")
     return Row("copy", rows, time.monotonic() - begun)
 
 
 def filed(database: Database, rows: int) -> Row:
-    """COPY, and a Parquet file of it, compressed like lakemark's."""
+    """The same, and a Parquet file of it, compressed like lakemark's."""
     begun = time.monotonic()
     found = source_rows(database, "orders")
     pq.write_table(
@@ -184,7 +187,8 @@ def incremental(
     who = f"debezium {chunk}{' busy' if busy else ''}"
     say(who)
     notes, signal = f"{database.name}-notes", f"{who.replace(' ', '-')}-{number}"
-    data = json.dumps({"data-collections": ["public.orders"], "type": "incremental"})
+    orders = database.identifier("orders")
+    data = json.dumps({"data-collections": [orders], "type": "incremental"})
 
     def ended() -> bool:
         kafka = database.stack.kafka
@@ -293,7 +297,7 @@ def snapshot(
     """Sends the signal and waits for the end of its run; the seconds between them."""
     config = load(process.config)
     tail = Tail(config, config.topics.notifications)
-    data = {"data-collections": [f"public.{table}"], "parallelism": parallelism}
+    data = {"data-collections": [rf".*\.{table}"], "parallelism": parallelism}
     signal = {"id": f"bench-{table}", "type": "execute-snapshot", "data": data}
     client = producer(config)
     client.list_topics(config.topics.signals)  # it is connected now, as Debezium's client is
@@ -316,12 +320,14 @@ def beating(database: Database, process: LakemarkProcess) -> Iterator[list[float
     """Rows that say when they were written; their age when they are first seen in the lake."""
     lags: list[float] = []
     done = threading.Event()
-    path = folder_of(load(process.config).lake, "public.pulse")
+    path = folder_of(load(process.config).lake, database.identifier(PULSE))
+    numbers = itertools.count(1)
 
     def beat() -> None:
+        insert = f"INSERT INTO {PULSE} VALUES (%s, current_timestamp(6))"
         with database.connect() as connection:
             while not done.wait(BEAT_S):
-                connection.execute("INSERT INTO pulse (at) VALUES (clock_timestamp())")
+                connection.execute(insert, [next(numbers)])
 
     def look() -> None:
         version, newest = -1, 0
@@ -400,7 +406,7 @@ def show(
     if options.json:
         settings = {
             name: getattr(options, name)
-            for name in ("rows", "rate", "chunk_rows", "engine", "trigger")
+            for name in ("database", "rows", "rate", "chunk_rows", "engine", "trigger")
         }
         keep(
             options.json,
@@ -416,6 +422,7 @@ def show(
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(prog="./dev bench snapshot", description=__doc__)
+    add_database(parser)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument(
         "--rate", type=int, default=500, help="transactions/s of the busy runs; 0: none"

@@ -2,9 +2,12 @@
 
     ./dev bench stream [--events N] [--keys N] [--batch N] [--rounds N] [--only WHO] [--json FILE]
     ./dev bench stream --start-rows 100000,1000000,10000000 [--hot 0.8]
+    ./dev bench stream --database mariadb --only lakemark
 
 The same topic, one contestant after the other, on the same machine. With `--start-rows` the table
-has so many rows before the first event; several numbers are a series. See bench/README.md.
+has so many rows before the first event; several numbers are a series. With `--database mariadb`
+lakemark applies the same events once more, as MariaDB's connector writes them, whose types it takes
+from a MariaDB's catalog. See bench/README.md.
 """
 
 import argparse
@@ -15,12 +18,14 @@ from typing import Any, Final
 
 from bench import report
 from bench.delta_rs import DeltaRs
-from bench.events import Orders
+from bench.events import MARIADB, Orders
 from bench.ours import ENGINES, Lakemark
 from bench.paimon import Paimon
 from bench.runs import Contestant, Run, contest, median
 from bench.usual import Usual
 from stack import flink
+from stack.local import service_of
+from stack.processes import StackError
 
 TABLE: Final = "orders"
 CONTESTANTS: Final[tuple[Contestant, ...]] = (
@@ -41,11 +46,13 @@ def main(argv: list[str]) -> int:
     """Runs the benchmark; 1 if a result is wrong."""
     options = parse(argv)
     chosen = [one for one in CONTESTANTS if is_chosen(one.who, options.only)]
+    if options.database:
+        chosen += [Lakemark(one.engine, MARIADB) for one in chosen if isinstance(one, Lakemark)]
     if any(isinstance(one, Paimon) for one in chosen):
         flink.ensure_flink(say)
     if options.warm_up:
         say("each runs once over a few events (not measured)")
-        warm_up(chosen, options.memory)
+        warm_up(chosen, options.memory, options.database or "")
     before = report.machine()
     runs: list[list[Run]] = []
     rows: list[dict[str, Any]] = []
@@ -60,10 +67,13 @@ def main(argv: list[str]) -> int:
             fresh_s=options.fresh,
             rounds=options.rounds,
             keep=options.keep,
+            database=options.database or "",
             say=say,
         )
         runs += found
         rows += [{"start_rows": start, **timed(median(rounds), options.batch)} for rounds in found]
+    for line in beside(rows):
+        say(line)
     return report.show(
         "stream",
         rows,
@@ -76,6 +86,18 @@ def main(argv: list[str]) -> int:
         also=flink.versions(),
         json_file=options.json,
     )
+
+
+def beside(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How the events of MariaDB fare beside PostgreSQL's, in the same run."""
+    by_name = {row["who"]: row for row in rows}
+    found = []
+    for who, row in by_name.items():
+        ours, comma, _ = who.partition(", ")
+        one, two = row["steady_events_per_s"], by_name.get(ours, row)["steady_events_per_s"]
+        if comma and one and two:
+            found.append(f"{who}: {one / two:.2f} times the events/s of {ours}")
+    return found
 
 
 def timed(row: dict[str, Any], batch: int) -> dict[str, Any]:
@@ -141,14 +163,16 @@ def is_chosen(who: str, only: list[str] | None) -> bool:
     return not only or who in only or ("lakemark" in only and who.startswith("lakemark-"))
 
 
-def warm_up(contestants: list[Contestant], memory: str) -> None:
+def warm_up(contestants: list[Contestant], memory: str, database: str) -> None:
     """Runs all of them once over a few events, not measured.
 
     Jars, Python's byte code and lakemark's archive of Java classes are then where they are on any
     machine that has run them before.
     """
     orders = Orders("warmup", events=20_000, keys=4_000, before=True)
-    contest(contestants, orders, partitions=4, batch=20_000, memory=memory, fresh_s=1)
+    contest(
+        contestants, orders, partitions=4, batch=20_000, memory=memory, fresh_s=1, database=database
+    )
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -175,9 +199,24 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--no-warm-up", dest="warm_up", action="store_false")
     names = ["lakemark", *(one.who for one in CONTESTANTS)]
     parser.add_argument("--only", action="append", choices=names, help="may be given repeatedly")
+    parser.add_argument(
+        "--database", type=mariadb, metavar="NAME",
+        help="lakemark once more over its events: mariadb, or mariadb-10.11",
+    )  # fmt: skip
     parser.add_argument("--keep", action="store_true", help="keep logs and tables")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args(argv)
+
+
+def mariadb(name: str) -> str:
+    """The service of a MariaDB."""
+    try:
+        service = service_of(name)
+    except StackError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not service.startswith("mariadb"):
+        raise argparse.ArgumentTypeError("only MariaDB's events are there beside PostgreSQL's")
+    return service
 
 
 def say(text: str) -> None:

@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from bench.checks import read_delta
-from bench.events import COLUMNS, zoned_batches
+from bench.events import COLUMNS, POSTGRES, Form, zoned_batches
 from bench.runs import Batch, Line, Run, Task, execute
 from lakemark.spark import jars
 
@@ -80,6 +80,7 @@ class Usual:
     """The usual pipeline as a contestant."""
 
     who: str = "usual"
+    form: Form = POSTGRES
 
     def fill(self, task: Task, rows: pa.RecordBatchReader) -> None:
         """By delta-rs."""

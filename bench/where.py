@@ -10,7 +10,7 @@ say which stage that was; nothing of lakemark is changed for it. The stages of a
 
 | stage | is |
 |---|---|
-| database | all of PostgreSQL's processes: it reads, and writes its log |
+| database | all of its processes: it reads, and writes its log |
 | read | tasks that read chunks: rows from the database, to typed columns |
 | encode | the same tasks: data files, parts, keys |
 | Kafka, clients | the same tasks: parts into the chunks topic, and waiting for the broker |
@@ -60,7 +60,7 @@ OF_TASKS: Final = {"merge": "write", "decode": "decode"}  # of `tasks.py`, by fu
 IN_A_CHUNK: Final = {
     "lakemark/sink/": "encode",
     "lakemark/snapshot/chunks.py": "encode",
-    "lakemark/connectors/postgres/": "read",
+    "lakemark/connectors/": "read",
 }
 LIBRDKAFKA: Final = "rdk:"  # its threads begin so
 PRODUCING: Final = "_write (lakemark/snapshot/chunk_task.py"
@@ -120,7 +120,11 @@ def looking(stack: LocalStack, process: LakemarkProcess) -> Iterator[list[dict[s
 
 def _used(stack: LocalStack, pid: int) -> dict[tuple[str, int], float]:
     """Seconds of each thread so far, with its stage; of servers by process."""
-    servers = {"database": stack.postgres, "Kafka, broker": stack.kafka, "connector": stack.connect}
+    servers = {
+        "database": stack.source_server,
+        "Kafka, broker": stack.kafka,
+        "connector": stack.connect,
+    }
     found = {
         (stage, one): seconds
         for stage, server in servers.items()

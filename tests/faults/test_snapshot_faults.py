@@ -34,7 +34,14 @@ from stack.workload import Workload
 from tests.kit.broken import alone, revive
 from tests.kit.nightly import NIGHTLY, nightly
 from tests.kit.running import STATE_S, Running
-from tests.kit.servers import ends_servers, own_processes
+from tests.kit.servers import (
+    EACH,
+    choose_pipelines,
+    database_server,
+    ends_servers,
+    own_processes,
+    pipeline_of,
+)
 from tests.kit.snapshots import NOTE_S, SNAPSHOT, Snapshots
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("streaming")]  # fmt: skip
@@ -42,12 +49,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.ma
 KILLS = 20 if NIGHTLY else 2
 RUN_S = 300.0 + 150.0 * KILLS
 """Within this a run over the shop ends, kills and restarts included."""
-BY_FILE = {
-    f"public.{table}": {"engine": "deletion-vectors"}
-    for table in ("orders", "products", "emptied", "ghosts")
-}
+BY_FILE = ("orders", "products", "emptied", "ghosts")
 """Of these, rows of chunks go into data files; of the others through Kafka."""
-EVERYTHING = r"public\..*"
 RATE = {"writers": 2, "rows_per_s": 200}
 FAST = {"writers": 6, "rows_per_s": 2500, "sizes": (1, 1, 1, 1, 2)} if NIGHTLY else RATE
 """About 500 transactions a second; not beside other tests, whose deadlines would not stand it."""
@@ -59,20 +62,27 @@ BESIDE = {
 }
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    choose_pipelines(metafunc)
+
+
 @pytest.fixture(scope="module")
-def pipeline(stack: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with stack.fresh_database() as database:
+def pipeline(
+    stack: Servers, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Running]:
+    with stack.fresh_database(server=database_server(stack, request.param)) as database:
         shop.create(database)
         shop.fill(database, scale=0.05)
         for table in ("hidden", "ghosts", "emptied"):
             database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, note text, big text)")
-            database.execute(f"ALTER TABLE {table} ALTER COLUMN big SET STORAGE EXTERNAL")
-            database.execute(
-                f"INSERT INTO {table} SELECT n, 'n', repeat(n::text, 3000)"
-                " FROM generate_series(1, 300) AS n"
-            )
+            rows = ((number, "n", str(number) * 3000) for number in range(1, 301))
+            database.insert(table, ("id", "note", "big"), rows)
+        if request.param == "postgres":
+            for table in ("hidden", "ghosts", "emptied"):
+                database.execute(f"ALTER TABLE {table} ALTER COLUMN big SET STORAGE EXTERNAL")
         database.start_connector({"snapshot.mode": "no_data"})
-        sections = {**SNAPSHOT, "lake": {"path": "./lake", "tables": BY_FILE}}
+        tables = {database.identifier(name): {"engine": "deletion-vectors"} for name in BY_FILE}
+        sections = {**SNAPSHOT, "lake": {"path": "./lake", "tables": tables}}
         with Running(database, tmp_path_factory.mktemp("pipeline"), sections) as running:
             yield running
 
@@ -87,22 +97,24 @@ def wait_more(snapshots: Snapshots, records: int) -> None:
     wait_for(lambda: written() >= enough, STATE_S, f"{records} more records of snapshots")
 
 
+@pipeline_of(*EACH)
 def test_killed_at_any_moment_of_a_run(pipeline: Running, snapshots: Snapshots):
     """Beside key changes, columns outside the row, long transactions and rollbacks.
 
     The next kill comes between a few records of snapshots and a few seconds after each start.
     """
     rng = random.Random(os.environ.get("SEED", "11"))
+    everything = pipeline.database.identifier("") + ".*"
     with Workload(pipeline.database, **FAST, seed=11) as workload:
         begun = time.monotonic()
-        run = snapshots.start(EVERYTHING, chunk_rows=400, delay="20ms")
+        run = snapshots.start(everything, chunk_rows=400, delay="20ms")
         started = snapshots.wait_note(run, "STARTED")
         assert set(tables_of(started)) == set(pipeline.tables()), "but the signal table"
         for _ in range(KILLS):
             wait_more(snapshots, rng.randint(1, 15))
             if [n for n in snapshots.notes(run) if n.type == "COMPLETED"]:  # a fast machine
                 snapshots.completed(run)
-                run = snapshots.start(EVERYTHING, chunk_rows=400, delay="20ms")
+                run = snapshots.start(everything, chunk_rows=400, delay="20ms")
                 snapshots.wait_note(run, "STARTED")
             pipeline.lakemark.kill()
             pipeline.lakemark.start()
@@ -118,14 +130,13 @@ def test_killed_at_any_moment_of_a_run(pipeline: Running, snapshots: Snapshots):
 
 
 @ends_servers
-@pytest.mark.parametrize(
-    "what",
-    ["connector", "worker", "database"],
-)
+@pipeline_of(*EACH)
+@pytest.mark.parametrize("what", ["connector", "worker", "database"])
 def test_what_writes_the_log_restarts_inside_a_window(
     pipeline: Running, snapshots: Snapshots, stack: Servers, what: str
 ):
     database = pipeline.database
+    tables = [database.identifier(table) for table in ("customers", "orders")]
 
     def restart_worker() -> None:
         stack.connect.kill()
@@ -133,8 +144,8 @@ def test_what_writes_the_log_restarts_inside_a_window(
         stack.connect.start()
 
     def restart_database() -> None:
-        stack.postgres.kill()
-        stack.postgres.start()
+        database.server.kill()
+        database.server.start()
 
     restarts: dict[str, Callable[[], None]] = {
         "connector": lambda: stack.connect.restart_connector(database.name),
@@ -143,7 +154,7 @@ def test_what_writes_the_log_restarts_inside_a_window(
     }
     with Workload(database, **RATE, seed=20 + list(restarts).index(what)) as workload:
         # So slow that the restart is over before the run is, however fast the machine.
-        run = snapshots.start("public.customers", "public.orders", chunk_rows=50, delay="1s")
+        run = snapshots.start(*tables, chunk_rows=50, delay="1s")
         snapshots.wait_note(run, "STARTED")
         wait_more(snapshots, 8)
         restarts[what]()
@@ -152,7 +163,7 @@ def test_what_writes_the_log_restarts_inside_a_window(
         snapshots.hasten(run)
         snapshots.completed(run, deadline_s=RUN_S)
         workload.stop()
-    pipeline.wait_equal("public.customers", "public.orders")
+    pipeline.wait_equal(*tables)
 
 
 def test_truncated_and_widened_in_the_middle_of_a_run(pipeline: Running, snapshots: Snapshots):

@@ -18,6 +18,7 @@ from stack.kafka import kafka_jars
 from stack.lakemark_process import write_config
 from stack.local import Database
 from tests.kit.command_line import invoke
+from tests.kit.servers import EACH_DATABASE
 
 pytestmark = pytest.mark.integration
 
@@ -123,12 +124,15 @@ def test_columns_that_the_lake_will_not_hold_as_they_are(database: Database, tmp
     assert "pg_lsn" not in columns["reason"], "it is left out on purpose"
 
 
-def test_output_topics_that_lakemark_did_not_make(database: Database, tmp_path: Path):
+@EACH_DATABASE
+def test_output_topics_that_lakemark_did_not_make(any_database: Database, tmp_path: Path):
+    database = any_database
     database.execute(ORDERS)
     database.execute("CREATE TABLE items (id int PRIMARY KEY)")
     kafka, clean = database.stack.kafka, f"{database.name}.clean"
     kafka.create_topic(database.topic("orders"), partitions=3)
-    kafka.create_topic(f"{clean}.public.orders", config={"max.message.bytes": "2000"})
+    orders, items = (f"{clean}.{database.identifier(table)}" for table in ("orders", "items"))
+    kafka.create_topic(orders, config={"max.message.bytes": "2000"})
     database.start_connector()
     file = write_config(database, tmp_path, {"output": {"topic_prefix": clean}})
 
@@ -136,15 +140,13 @@ def test_output_topics_that_lakemark_did_not_make(database: Database, tmp_path: 
 
     assert code == 0
     partitions, size = found
-    assert {(f["check"], f["subject"]) for f in found} == {
-        ("output topic", f"{clean}.public.orders")
-    }
+    assert {(f["check"], f["subject"]) for f in found} == {("output topic", orders)}
     assert "has 1 partition, its change topic 3" in partitions["reason"]
     assert "takes records of 2,000 bytes" in size["reason"]
     for finding in found:
         run_kafka_tool(finding["mend"])
     assert doctor(file) == (0, [])
-    assert f"{clean}.public.items" not in kafka.topics()
+    assert items not in kafka.topics()
 
 
 def test_a_paused_connector_and_a_table_that_is_not_published(database: Database, tmp_path: Path):
@@ -168,22 +170,24 @@ def test_a_paused_connector_and_a_table_that_is_not_published(database: Database
     assert doctor(file) == (0, [])
 
 
-def test_events_that_are_gone_before_they_were_read(database: Database, tmp_path: Path):
+@EACH_DATABASE
+def test_events_that_are_gone_before_they_were_read(any_database: Database, tmp_path: Path):
+    database = any_database
     database.execute(ORDERS)
     database.execute("INSERT INTO orders VALUES (1, 'a'), (2, 'b')")
     database.start_connector()
-    topic = database.topic("orders")
+    topic, table = database.topic("orders"), database.identifier("orders")
     database.stack.kafka.read(topic, count=2)
     file = write_config(database, tmp_path, {})
     config = load(file)
     ends = ends_of(config, topic)
-    state_at(config, topic, ends)
+    state_at(config, table, topic, ends)
     assert doctor(file) == (0, [])
 
-    state_at(config, topic, {partition: end + 5 for partition, end in ends.items()})
+    state_at(config, table, topic, {partition: end + 5 for partition, end in ends.items()})
     code, (finding,) = doctor(file)
     assert (code, finding["check"], finding["subject"]) == (1, "place in the log", topic)
-    assert finding["mend"] == "lakemark recover --resnapshot public.orders; lakemark run"
+    assert finding["mend"] == f"lakemark recover --resnapshot {table}; lakemark run"
 
 
 def ends_of(config: Config, topic: str) -> dict[int, int]:
@@ -192,10 +196,10 @@ def ends_of(config: Config, topic: str) -> dict[int, int]:
     return {partition: end for (_, partition), end in found.items()}
 
 
-def state_at(config: Config, topic: str, offsets: dict[int, int]) -> None:
+def state_at(config: Config, table: str, topic: str, offsets: dict[int, int]) -> None:
     folder = Path(config.checkpoint) / "lakemark" / "state"
     folder.mkdir(parents=True, exist_ok=True)
-    tables = {"public.orders": TableState(topics=[topic])}
+    tables = {table: TableState(topics=[topic])}
     state = PipelineState(batch=7, offsets={topic: offsets}, tables=tables)
     (folder / "7.json").write_bytes(encode(state))
 

@@ -11,4 +11,9 @@ def revive(running: Running) -> None:
 
 def alone(database: Database, table: str, statement: str) -> None:
     """Change many rows of a table beside writers: row by row it might meet them in a deadlock."""
-    database.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE; {statement}")
+    if database.server.connector == "postgres":
+        database.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE; {statement}")
+        return
+    with database.connect() as connection:
+        connection.execute(f"LOCK TABLES {table} WRITE")
+        connection.execute(statement)

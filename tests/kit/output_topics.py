@@ -9,7 +9,8 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import Message as Record
 
-from lakemark.connectors.postgres.postgres import read_schemas
+from lakemark.connectors.database import DatabaseAccess
+from lakemark.connectors.registry import database_of
 from lakemark.converters.json.rows import decode_rows
 from lakemark.kafka.output_names import topic_of
 from lakemark.model.handling_modes import HandlingModes
@@ -165,10 +166,9 @@ class OutputTopic:
 
 def schema_of(running: Running, table: str) -> TableSchema:
     """A table as the source's catalog has it."""
-    settings = running.database.config
-    modes = HandlingModes.from_connector(settings)
-    config = DatabaseConfig(url=running.database.dsn)
-    return read_schemas(config, [table], modes, settings=settings)[table]
+    database = running.database
+    access = DatabaseAccess(DatabaseConfig(url=database.dsn), database.modes, database.config)
+    return database_of(access).schemas([table])[table]
 
 
 def settled(running: Running, table: str, *, placeholders: int = 0) -> OutputTopic:

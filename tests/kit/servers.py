@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -14,6 +14,7 @@ from stack.local import DATABASES, SERVICES, Servers
 from stack.mysql import LocalBinlogServer
 from stack.mysql_server import CannotBeHadError
 from stack.servers import VARIABLE, Way, servers_of, way_of
+from tests.kit.nightly import nightly
 
 WAY: Final = way_of(os.environ)
 
@@ -51,9 +52,36 @@ def servers(
         chosen.stop()
 
 
-def on(*services: str) -> pytest.MarkDecorator:
+def on(*services: Any) -> pytest.MarkDecorator:
     """Give a test `any_database` of each of these services of `DATABASES`; of all unless given."""
     return pytest.mark.parametrize("any_database", services or [*DATABASES], indirect=True)
+
+
+EACH: Final = (
+    "postgres",
+    "mariadb-11.4",
+    *(pytest.param(service, marks=nightly) for service in ("mariadb-10.11", "mysql-9.7")),
+)
+"""The services that show what every database must: the older MariaDB and MySQL do it at night."""
+
+EACH_DATABASE = on(*EACH)
+"""On a test that has `any_database` of each of them."""
+
+
+def pipeline_of(*services: Any) -> pytest.MarkDecorator:
+    """Give a test its module's `pipeline` with a database of each of these services.
+
+    For modules that call `choose_pipelines`; without the mark it is PostgreSQL's.
+    """
+    return pytest.mark.pipeline_of(services)
+
+
+def choose_pipelines(metafunc: pytest.Metafunc) -> None:
+    """Say which service the fixture `pipeline` of a test gets as its parameter."""
+    if "pipeline" in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("pipeline_of")
+        services = mark.args[0] if mark else ("postgres",)
+        metafunc.parametrize("pipeline", services, indirect=True, scope="module")
 
 
 def database_server(chosen: Servers, service: str) -> SourceServer:

@@ -1,5 +1,6 @@
 """The benchmarks' events are what a connector writes, and leave the rows that are expected."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -70,6 +71,42 @@ def test_lakemark_reads_every_event_with_rising_positions(orders):
     assert all(a < b for a, b in zip(heads.position, heads.position[1:], strict=False))
     for op, image in zip(heads.op, heads.after, strict=True):
         assert (image is None) == (op == "d")
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_events_of_mariadb_are_the_same_changes_with_rising_positions(full):
+    orders = Orders("orders", events=300, keys=60, full=full)
+    keys, values = zip(*orders.in_form(events.MARIADB).records(), strict=True)
+    source = SourceIdentity("mariadb", events.CONNECTOR)
+    heads = decode(values, keys, identity=source, epoch=0)
+    assert set(heads.kind) == {int(Kind.CHANGE)}
+    assert set(heads.table) == {"shop.orders"}
+    assert heads.op == orders.op
+    assert all(a < b for a, b in itertools.pairwise(heads.position))
+    for (key, value), ours, theirs in zip(orders.records(), keys, values, strict=True):
+        before, after = json.loads(value), json.loads(theirs)
+        assert key == ours
+        assert [before[part] for part in ("before", "after", "op")] == [
+            after[part] for part in ("before", "after", "op")
+        ]
+        assert after["transaction"]["id"] == after["source"]["gtid"]
+
+
+def test_the_figures_of_two_products_are_set_beside_each_other():
+    rows = [
+        {"who": "lakemark-a", "steady_events_per_s": 200},
+        {"who": "lakemark-a, mariadb", "steady_events_per_s": 190},
+        {"who": "usual", "steady_events_per_s": 1},
+        {"who": "lakemark-b, mariadb", "steady_events_per_s": None},
+    ]
+    assert stream.beside(rows) == ["lakemark-a, mariadb: 0.95 times the events/s of lakemark-a"]
+
+
+@pytest.mark.parametrize("name", ["postgres", "mysql", "oracle"])
+def test_only_mariadbs_events_are_there_beside_postgresqls(name):
+    assert stream.parse(["--database", "mariadb"]).database == "mariadb-11.4"
+    with pytest.raises(SystemExit):
+        stream.parse(["--database", name])
 
 
 def test_the_same_arguments_give_the_same_bytes():

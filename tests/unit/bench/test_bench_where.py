@@ -78,7 +78,7 @@ def test_samples_share_what_the_processes_used(tmp_path, monkeypatch):
     spy.chmod(0o755)
     monkeypatch.setattr(where, "ensure_packages", lambda: home)
     down = SimpleNamespace(identity=None)
-    stack = SimpleNamespace(directory=tmp_path, postgres=down, kafka=down, connect=down)
+    stack = SimpleNamespace(directory=tmp_path, source_server=down, kafka=down, connect=down)
     busy = "import sys\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", busy]) as child:
         try:
