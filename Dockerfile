@@ -25,7 +25,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY processor processor
 COPY stack stack
 RUN pip install --no-deps --no-build-isolation -e . \
- && python -c "import shutil; from stack.connect import debezium_plugins; shutil.copytree(debezium_plugins(), '/plugins')"
+ && python -c "import shutil; from stack.connect import debezium_plugins; [shutil.copytree(debezium_plugins(name), '/plugins', dirs_exist_ok=True) for name in ('postgres', 'mariadb')]"
 
 FROM apache/kafka:4.3.1 AS connect
 COPY --from=plugins /plugins /opt/kafka/plugins

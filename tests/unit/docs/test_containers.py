@@ -19,10 +19,20 @@ def compose() -> dict:
     return yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 
 
-def test_the_pipeline_of_the_containers_is_a_valid_one(compose, tmp_path):
+PRODUCTS = {
+    "postgres": ("lakemark.yaml", "connector"),
+    "mariadb": ("lakemark-mariadb.yaml", "connector-mariadb"),
+}
+"""lakemark's configuration and what registers the connector, by product."""
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_pipeline_of_the_containers_is_a_valid_one(compose, product, tmp_path):
     path = tmp_path / "lakemark.yaml"
-    path.write_text(compose["configs"]["lakemark.yaml"]["content"])
+    path.write_text(compose["configs"][PRODUCTS[product][0]]["content"])
     config = load(path, {})
+    registers = compose["services"][PRODUCTS[product][1]]["command"][0]
+    assert f"/connectors/{config.source.connect.connector}/config" in registers
     listeners = compose["services"]["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
     assert f"INSIDE://{config.kafka.bootstrap_servers}" in listeners
 
@@ -34,21 +44,41 @@ def test_every_service_and_config_that_is_named_is_there(compose):
         assert {entry["source"] for entry in service.get("configs", ())} <= set(configs)
         for volume in service.get("volumes", ()):
             assert volume.startswith("./") or volume.split(":")[0] in compose["volumes"]
-    for volume in compose["services"]["connector"]["volumes"]:
-        if volume.startswith("./"):
+    for _, connector in PRODUCTS.values():
+        for volume in services[connector]["volumes"]:
             assert (ROOT / volume.split(":")[0]).exists()
 
 
-def test_the_connectors_placeholders_have_values(compose):
-    text = (ROOT / "connect-configs" / "postgres.json").read_text()
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_connectors_placeholders_have_values(compose, product):
+    text = (ROOT / "connect-configs" / f"{product}.json").read_text()
     needed = set(re.findall(r"\$\{(\w+)\}", text))
-    assert needed == set(compose["services"]["connector"]["environment"])
+    assert needed == set(compose["services"][PRODUCTS[product][1]]["environment"])
     assert json.loads(text)["topic.creation.default.replication.factor"] == "1"
 
 
-def test_nothing_listens_beyond_this_machine(compose):
-    for service in compose["services"].values():
-        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+def test_nothing_listens_beyond_this_machine_and_no_port_is_taken_twice(compose):
+    ports = [port for service in compose["services"].values() for port in service.get("ports", ())]
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert len({port.split(":")[1] for port in ports}) == len(ports)
+
+
+def test_mariadb_comes_only_where_its_profile_is_asked_for(compose):
+    services = compose["services"]
+    asked = {name for name, service in services.items() if service.get("profiles") == ["mariadb"]}
+    assert asked == {"mariadb", "connector-mariadb", "lakemark-mariadb"}
+    for name in services.keys() - asked:
+        assert not asked & set(services[name].get("depends_on", ()))
+
+
+def test_the_users_of_mariadb_have_the_rights_that_its_page_asks_for(compose):
+    page = (ROOT / "docs" / "mysql.md").read_text()
+    (rights,) = re.findall(r"GRANT (.*) ON \*\.\* TO debezium", page)
+    assert f"GRANT {rights} ON *.* TO debezium" in compose["configs"]["mariadb.sql"]["content"]
+    settings = dict(re.findall(r"^(log_bin|binlog_\w+|gtid_\w+) = (\w+)", page, re.MULTILINE))
+    command = compose["services"]["mariadb"]["command"]
+    for name in ("log_bin", "binlog_format", "binlog_row_image", "gtid_strict_mode"):
+        assert f"--{name.replace('_', '-')}={settings[name]}" in command
 
 
 def test_the_images_have_the_versions_of_the_local_stack(compose):
