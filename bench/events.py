@@ -68,19 +68,21 @@ class Form:
     """How a product's connector writes what an event comes from.
 
     Attributes:
-        connector: as the events name it.
+        connector: as the events name its kind.
+        name: its logical name, with which its topics begin.
         schema: of the tables; in MariaDB, their database.
         source: the members `source` and `transaction` of an event, by its number, its time in
             milliseconds, its table, and whether fields are in it that no pipeline reads.
     """
 
     connector: str
+    name: str
     schema: str
     source: Callable[[int, int, str, bool], str]
 
     def topic_of(self, table: str) -> str:
         """The topic that the connector would write a table's events to."""
-        return f"{CONNECTOR}.{self.schema}.{table}"
+        return f"{self.name}.{self.schema}.{table}"
 
 
 def _of_postgres(n: int, ms: int, table: str, full: bool) -> str:  # noqa: FBT001
@@ -99,7 +101,7 @@ def _of_mariadb(n: int, ms: int, table: str, full: bool) -> str:  # noqa: FBT001
     version, nothing = '"version":"3.5.0.Final",', ',"thread":null,"query":null'
     return (
         f'"source":{{{version if full else ""}"connector":"mariadb",'
-        f'"name":"{CONNECTOR}","ts_ms":{s},"snapshot":null,"db":"{MARIADB_SCHEMA}",'
+        f'"name":"{MARIADB_NAME}","ts_ms":{s},"snapshot":null,"db":"{MARIADB_SCHEMA}",'
         f'"sequence":null,"ts_us":{s}000,"ts_ns":{s}000000,'
         f'"table":"{table}","server_id":101,"gtid":"{gtid}","file":"binlog.000001",'
         f'"pos":{342 + n * 570},"row":0{nothing if full else ""}}},'
@@ -107,9 +109,10 @@ def _of_mariadb(n: int, ms: int, table: str, full: bool) -> str:  # noqa: FBT001
     )
 
 
+MARIADB_NAME: Final = "mariadb"
 MARIADB_SCHEMA: Final = "shop"
-POSTGRES: Final = Form("postgresql", SCHEMA, _of_postgres)
-MARIADB: Final = Form("mariadb", MARIADB_SCHEMA, _of_mariadb)
+POSTGRES: Final = Form("postgresql", CONNECTOR, SCHEMA, _of_postgres)
+MARIADB: Final = Form("mariadb", MARIADB_NAME, MARIADB_SCHEMA, _of_mariadb)
 
 
 class Orders:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from bench.checks import read_delta
-from bench.events import COLUMNS, CONNECTOR, MARIADB, POSTGRES, SCHEMA, Form
+from bench.events import COLUMNS, MARIADB, POSTGRES, SCHEMA, Form
 from bench.runs import Batch, Line, Run, Task, execute
 from lakemark.connectors.postgres import positions as lsns
 from lakemark.sink.delta import delta_rs
@@ -166,7 +166,7 @@ def write_config(
     converter = "org.apache.kafka.connect.json.JsonConverter"
     connector = {
         **CONNECTORS[form.connector],
-        "topic.prefix": CONNECTOR,
+        "topic.prefix": form.name,
         "skipped.operations": "none",
         "tombstones.on.delete": "false",
         "key.converter": converter,
@@ -177,7 +177,7 @@ def write_config(
     }
     schemas = {f"{SCHEMA}.{table}": {"key": ["id"], "columns": COLUMNS} for table in tables}
     config = {
-        "name": CONNECTOR,
+        "name": form.name,
         "kafka": {"bootstrap_servers": kafka.bootstrap},
         "source": {
             "connector_file": "connector.json",

@@ -126,7 +126,7 @@ def fill(database: Database, *, scale: float = 1.0, seed: int = 1) -> int:
         ),
         "shelves": (
             ("id", "label", "filled"),
-            ((number, f"shelf {number}", rng.random()) for number in range(1, 101)),
+            ((number, f"shelf {number}", rng.randint(0, 99) / 100) for number in range(1, 101)),
         ),
         "carts": (
             ("customer_id", "sku", "added"),

@@ -77,7 +77,7 @@ def test_lakemark_reads_every_event_with_rising_positions(orders):
 def test_events_of_mariadb_are_the_same_changes_with_rising_positions(full):
     orders = Orders("orders", events=300, keys=60, full=full)
     keys, values = zip(*orders.in_form(events.MARIADB).records(), strict=True)
-    source = SourceIdentity("mariadb", events.CONNECTOR)
+    source = SourceIdentity("mariadb", events.MARIADB_NAME)
     heads = decode(values, keys, identity=source, epoch=0)
     assert set(heads.kind) == {int(Kind.CHANGE)}
     assert set(heads.table) == {"shop.orders"}
