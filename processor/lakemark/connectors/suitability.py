@@ -13,7 +13,7 @@ from lakemark.errors import ConfigError
 from lakemark.model.handling_modes import HandlingModes, usual_choice
 from lakemark.settings.config import Config
 from lakemark.settings.java_syntax import PatternError
-from lakemark.settings.layers import Mistake
+from lakemark.settings.layers import Mistake, SetTo
 from lakemark.settings.names import split_list, topic_regex
 from lakemark.settings.patterns import compile_java
 
@@ -215,7 +215,7 @@ def _transforms(settings: Mapping[str, str], config: Config) -> Iterator[Mistake
                 yield make(
                     unique,
                     "is not false: keys get a field that is no column of the table",
-                    f"set {unique} to false",
+                    SetTo(unique, "false"),
                 )
             if not config.source.topics:
                 yield make(
@@ -253,25 +253,25 @@ def _losses(settings: Mapping[str, str]) -> Iterator[Mistake]:
         yield _error(
             "skipped.operations",
             f"skips {', '.join(rows)}: tables cannot equal the source",
-            "set skipped.operations to none",
+            SetTo("skipped.operations", "none"),
         )
     if "t" in skipped:
         yield _warning(
             "skipped.operations",
             "skips truncates (Debezium's default): a truncated table keeps its rows",
-            "set skipped.operations to none",
+            SetTo("skipped.operations", "none"),
         )
     if settings.get("event.processing.failure.handling.mode", "fail") != "fail":
         yield _warning(
             "event.processing.failure.handling.mode",
             "events that Debezium cannot process are lost without a trace",
-            "set it to fail",
+            SetTo("event.processing.failure.handling.mode", "fail"),
         )
     if settings.get("errors.tolerance", "none").lower() == "all":
         yield _warning(
             "errors.tolerance",
             "records that Connect cannot write are lost without a trace",
-            "set it to none",
+            SetTo("errors.tolerance", "none"),
         )
     if settings.get("sourceinfo.struct.maker"):
         yield _error(
@@ -292,14 +292,14 @@ def _modes(settings: Mapping[str, str]) -> Iterator[Mistake]:
         yield _warning(
             "decimal.handling.mode",
             "double rounds numeric and money to 15 digits",
-            "set decimal.handling.mode to precise",
+            SetTo("decimal.handling.mode", "precise"),
         )
     does = TIME_LOSSES.get(modes.time_precision)
     if does:
         yield _warning(
             "time.precision.mode",
             f"{modes.time_precision} {does}",
-            f"set time.precision.mode to {usual_choice(settings, 'time.precision.mode')}",
+            SetTo("time.precision.mode", usual_choice(settings, "time.precision.mode")),
         )
 
 
@@ -309,7 +309,7 @@ def _names_of_columns(settings: Mapping[str, str]) -> Iterator[Mistake]:
         yield _warning(
             "field.name.adjustment.mode",
             f"{mode} renames columns: the catalog's names differ from the events'",
-            "set it to none",
+            SetTo("field.name.adjustment.mode", "none"),
         )
     rewriting = [
         name
@@ -340,4 +340,5 @@ def _snapshots(
         yield _warning(
             "signal.enabled.channels",
             "lacks source: Debezium's own incremental snapshots will not work",
+            SetTo("signal.enabled.channels", ",".join(["source", *channels])),
         )

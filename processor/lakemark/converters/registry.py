@@ -7,7 +7,7 @@ from typing import Final, get_args
 from lakemark.converters.converter import Converter
 from lakemark.converters.json.converter import JsonConverter
 from lakemark.model.decoding import ConverterChoice, ConverterOptions, Options, Side
-from lakemark.settings.layers import Mistake
+from lakemark.settings.layers import Mistake, SetTo
 
 JSON: Final = "json"
 CONVERTERS: Final[dict[str, Converter]] = {JSON: JsonConverter()}
@@ -79,11 +79,11 @@ def problems(settings: Mapping[str, str], *, described: bool) -> Iterator[Mistak
             yield Mistake(
                 setting,
                 f"is not set, so the worker's default decides{_OF_WORKER[side]}",
-                f"set it to {_USUAL}, or be sure that the worker does",
+                SetTo(setting, _USUAL, more=", or be sure that the worker does"),
                 warning=True,
             )
         elif java_class not in known:
-            yield Mistake(setting, f"{java_class} is not supported yet", f"set it to {_USUAL}")
+            yield Mistake(setting, f"{java_class} is not supported yet", SetTo(setting, _USUAL))
     void = void_options(settings)
     if void:
         sides = dict.fromkeys(name.partition(".")[0] + ".converter" for name in void)

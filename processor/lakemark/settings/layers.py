@@ -57,6 +57,39 @@ _WRITTEN: Final[dict[type, type[Written]]] = {int: WrittenInt, float: WrittenFlo
 _DATE: Final = "tag:yaml.org,2002:timestamp"
 
 
+class SetTo(str):
+    """A hint: give a setting of the connector another value. It reads as a sentence.
+
+    `lakemark prepare` does what it says.
+    """
+
+    __slots__ = ("_more", "setting", "value")
+
+    def __new__(cls, setting: str, value: str, *, more: str = "") -> Self:
+        """Return the hint.
+
+        Args:
+            setting: its name, as the connector has it.
+            value: that it is to have.
+            more: the end of the sentence.
+        """
+        made = super().__new__(cls, f"set {setting} to {value}{more}")
+        made.setting, made.value, made._more = setting, value, more
+        return made
+
+    setting: str
+    value: str
+    _more: str
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the setting where a copy is made."""
+        return (_set_to, (self.setting, self.value, self._more))
+
+
+def _set_to(setting: str, value: str, more: str) -> SetTo:
+    return SetTo(setting, value, more=more)
+
+
 @dataclass(frozen=True, slots=True)
 class Mistake:
     """One mistake in a configuration.

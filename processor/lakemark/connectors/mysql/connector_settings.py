@@ -6,7 +6,7 @@ from typing import Final
 
 from lakemark.connectors.connector_traits import SETTING, ConnectorTraits
 from lakemark.model.findings import Finding, fine, warning
-from lakemark.settings.layers import Mistake
+from lakemark.settings.layers import Mistake, SetTo
 
 MYSQL: Final = "mysql"
 MARIADB: Final = "mariadb"
@@ -32,13 +32,17 @@ def _problems(settings: Mapping[str, str]) -> Iterator[Mistake]:
         mode = settings.get(name, "fail").strip().lower()
         if mode != "fail":
             yield Mistake(
-                name, f"{mode}: {what} are lost without a trace", "set it to fail", warning=True
+                name, f"{mode}: {what} are lost without a trace", SetTo(name, "fail"), warning=True
             )
     if settings.get("snapshot.locking.mode", "minimal").strip().lower() == "none":
         yield Mistake(
             "snapshot.locking.mode",
             "none: rows of the connector's own snapshot may be of another moment than it says",
-            "set it to minimal, or leave the rows to lakemark (snapshot.mode=no_data)",
+            SetTo(
+                "snapshot.locking.mode",
+                "minimal",
+                more=", or leave the rows to lakemark (snapshot.mode=no_data)",
+            ),
             warning=True,
         )
     if not _is(settings, "include.schema.changes", default="true"):
@@ -46,7 +50,7 @@ def _problems(settings: Mapping[str, str]) -> Iterator[Mistake]:
             "include.schema.changes",
             "is false: a connector that begins without its offsets is not noticed, nor what was"
             " changed before it began",
-            "set it to true",
+            SetTo("include.schema.changes", "true"),
             warning=True,
         )
 
@@ -61,7 +65,7 @@ def _findings(settings: Mapping[str, str]) -> Iterator[Finding]:
             name,
             "is false: events of one transaction may have one place in the log, and then only"
             " their order in the topic tells them apart",
-            f"set {name} to true",
+            SetTo(name, "true"),
         )
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from lakemark.connectors.connector_traits import SETTING, ConnectorTraits
 from lakemark.model.findings import Finding, fine, warning
-from lakemark.settings.layers import Mistake
+from lakemark.settings.layers import Mistake, SetTo
 
 SLOT: Final = "slot.name"
 
@@ -21,7 +21,7 @@ def _problems(settings: Mapping[str, str]) -> Iterator[Mistake]:
         yield Mistake(
             "slot.drop.on.stop",
             "changes made while the connector is stopped are lost",
-            "set it to false",
+            SetTo("slot.drop.on.stop", "false"),
             warning=True,
         )
 
@@ -34,7 +34,7 @@ def _findings(settings: Mapping[str, str]) -> Iterator[Finding]:
             "plugin.name",
             f"{plugin} (Debezium's default) does not send truncates: a truncated table keeps its"
             " rows",
-            "set plugin.name to pgoutput",
+            SetTo("plugin.name", "pgoutput"),
         )
         return
     name = "publication.autocreate.mode"
@@ -51,7 +51,7 @@ def _findings(settings: Mapping[str, str]) -> Iterator[Finding]:
             SETTING,
             name,
             f"{mode}: the publication is made without tables, so none has events until it is added",
-            "set publication.autocreate.mode to filtered",
+            SetTo(name, "filtered"),
         )
 
 

@@ -23,7 +23,7 @@ from lakemark.model.decoding import (
 from lakemark.model.events import Headers, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
-from lakemark.settings.layers import Mistake
+from lakemark.settings.layers import Mistake, SetTo
 
 NO_OPTIONS: Final = ConverterOptions()
 _NULLS: Final = "replace.null.with.default"
@@ -51,7 +51,7 @@ class JsonConverter:
             yield Mistake(
                 f"value.converter.{_NULLS}",
                 "is not false: NULL in a column that has a default arrives as the default",
-                "set it to false",
+                SetTo(f"value.converter.{_NULLS}", "false"),
                 warning=True,
             )
         if not self._is_on("value", _SCHEMAS) and not described:

@@ -14,7 +14,7 @@ from lakemark.model.findings import Finding, clock, fine, of_problem, warning, w
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.ops.connector_trace import last_cause
 from lakemark.settings.config import Config
-from lakemark.settings.layers import Mistake
+from lakemark.settings.layers import Mistake, SetTo
 from lakemark.snapshot.output_frontier import HINT
 
 CHECKS: Final = ("connector", SETTING)
@@ -199,7 +199,7 @@ def _snapshot_mode(settings: Mapping[str, str]) -> Iterator[Finding]:
             check,
             name,
             "initial_only ends the connector after its snapshot: changes never come",
-            "set snapshot.mode to initial",
+            SetTo(name, "initial"),
         )
     elif mode == "always":
         yield warning(
@@ -207,7 +207,7 @@ def _snapshot_mode(settings: Mapping[str, str]) -> Iterator[Finding]:
             name,
             "always reads every table at every start of the connector, and rows deleted in between"
             " stay until lakemark has taken a snapshot",
-            "set snapshot.mode to initial or no_data",
+            SetTo(name, "initial", more=" or no_data"),
         )
     elif mode in WITHOUT_ROWS:
         yield fine(
@@ -258,7 +258,7 @@ def _heartbeat(settings: Mapping[str, str], traits: ConnectorTraits) -> Iterator
             SETTING,
             name,
             f"there are no heartbeats: while the captured tables are silent, {traits.silent_log}",
-            "set heartbeat.interval.ms to 10000",
+            SetTo(name, "10000"),
         )
 
 
