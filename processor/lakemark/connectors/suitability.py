@@ -43,6 +43,7 @@ _NAMING_THEM: Final = re.compile(
     r"column\.(mask|truncate)\..+|message\.key\.columns|signal\.data\.collection"
 )
 _KEYS: Final = "message.key.columns"
+_POLICY: Final = "topic.creation.default.cleanup.policy"
 _SHOWN: Final = 60  # characters of an expression
 WITHOUT_ROWS: Final = frozenset({"no_data", "never", "schema_only"})
 """Values of `snapshot.mode` with which the connector's own snapshot reads no rows."""
@@ -272,6 +273,13 @@ def _losses(settings: Mapping[str, str]) -> Iterator[Mistake]:
             "errors.tolerance",
             "records that Connect cannot write are lost without a trace",
             SetTo("errors.tolerance", "none"),
+        )
+    policy = settings.get(_POLICY, "delete")
+    if "compact" in policy:
+        yield _warning(
+            _POLICY,
+            f"{policy}: compaction removes truncates, and what a paused table still needs",
+            SetTo(_POLICY, "delete"),
         )
     if settings.get("sourceinfo.struct.maker"):
         yield _error(

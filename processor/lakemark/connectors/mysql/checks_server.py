@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from lakemark.connectors.mysql.names import quoted
+from lakemark.connectors.mysql.names import table_name
 from lakemark.model.findings import Finding, clock, fine, warning, wrong
 from lakemark.settings.table_id import pair_of
 
@@ -25,7 +25,16 @@ VARIABLES: Final = (
 RIGHTS: Final = "GRANT REPLICATION CLIENT, XA_RECOVER_ADMIN ON *.* TO <lakemark's user>;"
 """What a snapshot of MySQL needs beside SELECT."""
 
-_LEAST_KEPT: Final = timedelta(days=1)
+FORMAT: Final = "SET GLOBAL binlog_format = 'ROW';"
+IMAGE: Final = "SET GLOBAL binlog_row_image = 'FULL';"
+WHOLE_JSON: Final = "SET GLOBAL binlog_row_value_options = '';"
+UNCOMPRESSED: Final = "SET GLOBAL log_bin_compress = OFF;"
+SIGNAL_COLUMNS: Final = (
+    "(id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048))"
+)
+
+LEAST_KEPT: Final = timedelta(days=1)
+KEPT_S: Final = 604_800
 _LEAST_COLUMNS: Final = 3  # id, type, data
 
 
@@ -118,7 +127,7 @@ def _log(server: ServerFacts) -> Iterator[Finding]:
             check,
             server.address,
             f"has the format {form}: statements are in it instead of rows, and no event comes",
-            "SET GLOBAL binlog_format = 'ROW'; then let sessions begin anew",
+            f"{FORMAT} then let sessions begin anew",
         )
     else:
         yield fine(check, server.address, "on, with rows")
@@ -131,7 +140,7 @@ def _image(server: ServerFacts) -> Iterator[Finding]:
             check,
             server.address,
             f"is {image}: the connector stops at the first row that is not there as a whole",
-            "SET GLOBAL binlog_row_image = 'FULL'; then let sessions begin anew",
+            f"{IMAGE} then let sessions begin anew",
         )
     elif "PARTIAL_JSON" in server.variables.get("binlog_row_value_options", "").upper():
         yield wrong(
@@ -139,7 +148,7 @@ def _image(server: ServerFacts) -> Iterator[Finding]:
             server.address,
             "leaves out what an update of a JSON value did not change: such updates are lost"
             " without a word",
-            "SET GLOBAL binlog_row_value_options = ''; then let sessions begin anew, and"
+            f"{WHOLE_JSON} then let sessions begin anew, and"
             " `lakemark snapshot start` the tables with JSON columns",
         )
     else:
@@ -153,7 +162,7 @@ def _compression(server: ServerFacts) -> Iterator[Finding]:
             check,
             server.address,
             "log_bin_compress is ON: the connector passes over compressed rows without a word",
-            "SET GLOBAL log_bin_compress = OFF; then `lakemark snapshot start '.*'`",
+            f"{UNCOMPRESSED} then `lakemark snapshot start '.*'`",
         )
     else:
         yield fine(check, server.address, "none that the connector cannot read")
@@ -214,12 +223,12 @@ def _retention(server: ServerFacts) -> Finding:
     kept = timedelta(seconds=seconds) if seconds else timedelta(days=days)
     if not kept:
         return fine("log retention", server.address, "the log is kept until somebody removes it")
-    if kept < _LEAST_KEPT:
+    if kept < LEAST_KEPT:
         return warning(
             "log retention",
             server.address,
             f"the log is kept for {kept}: a connector that stands still for longer loses its place",
-            "SET GLOBAL binlog_expire_logs_seconds = 604800;",
+            f"SET GLOBAL binlog_expire_logs_seconds = {KEPT_S};",
         )
     return fine("log retention", server.address, f"the log is kept for {kept}")
 
@@ -240,11 +249,8 @@ def _reader(server: ServerFacts, reader_id: str) -> Iterator[Finding]:
 
 
 def _signal(signal: SignalTable) -> Iterator[Finding]:
-    name = ".".join(map(quoted, pair_of(signal.table)))
-    create = (
-        f"CREATE TABLE {name} (id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL,"
-        " data varchar(2048));"
-    )
+    name = table_name(*pair_of(signal.table))
+    create = f"CREATE TABLE {name} {SIGNAL_COLUMNS};"
     if not signal.columns:
         yield wrong("signal table", signal.table, "is not there, or may not be seen", create)
     elif signal.columns < _LEAST_COLUMNS:

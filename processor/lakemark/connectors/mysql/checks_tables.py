@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakemark.connectors.mysql.catalog_facts import Cascade
-from lakemark.connectors.mysql.names import quoted
+from lakemark.connectors.mysql.names import table_name
 from lakemark.model.findings import Finding, fine, warning, wrong
 from lakemark.settings.table_id import pair_of
 
@@ -93,8 +93,13 @@ def with_events(relations: Sequence[Relation]) -> list[Relation]:
     return [relation for relation in relations if not relation.is_view]
 
 
+def grant(privilege: str, table: str, user: str) -> str:
+    """The statement that gives a privilege on a table to a user, who is named as SQL has it."""
+    return f"GRANT {privilege} ON {table_name(*pair_of(table))} TO {user};"
+
+
 def _name(relation: Relation) -> str:
-    return ".".join(map(quoted, pair_of(relation.table)))
+    return table_name(*pair_of(relation.table))
 
 
 def _select(relation: Relation, user: str) -> Finding:
@@ -104,7 +109,7 @@ def _select(relation: Relation, user: str) -> Finding:
         "select",
         relation.table,
         f"{user} may not read it: no snapshot of it can be taken",
-        f"GRANT SELECT ON {_name(relation)} TO <lakemark's user>;",
+        grant("SELECT", relation.table, "<lakemark's user>"),
     )
 
 

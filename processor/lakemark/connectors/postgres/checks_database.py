@@ -11,6 +11,10 @@ from lakemark.settings.table_id import pair_of
 
 CHECKS: Final = ("database", "wal_level", "publication", "slot", "signal table")
 
+WAL_LEVEL: Final = "ALTER SYSTEM SET wal_level = 'logical'"
+NO_DECODING: Final = "there is no logical decoding; it takes a restart to change"
+NO_STATS: Final = "a snapshot that waits for a transaction cannot say since when it runs"
+
 _GIB: Final = 1024**3
 MUCH_LAG: Final = _GIB
 """Bytes of log kept for a slot that are worth a warning: minutes of a busy server, room on disk."""
@@ -132,12 +136,29 @@ def grant(privilege: str, table: str, user: str) -> str:
     )
 
 
+def grant_stats(user: str) -> str:
+    """The statement that lets a user see since when transactions run."""
+    return f"GRANT pg_read_all_stats TO {quoted(user)};"
+
+
+def create_signal_table(table: str) -> str:
+    """The statement that makes a signal table, without its semicolon."""
+    return (
+        f"CREATE TABLE {quoted(*pair_of(table))} (id varchar(42) PRIMARY KEY,"
+        " type varchar(32) NOT NULL, data varchar(2048))"
+    )
+
+
 def mending(refusal: Refusal, publication: str, table: str) -> str:
     """Return the statement that mends a refusal, or its hint where no statement does."""
     if refusal.code != "not-published":
         return refusal.hint
-    schema, name = pair_of(table)
-    return f"ALTER PUBLICATION {quoted(publication)} ADD TABLE {quoted(schema, name)};"
+    return f"{publish(publication, table)};"
+
+
+def publish(publication: str, table: str) -> str:
+    """The statement that adds a table to a publication, without its semicolon."""
+    return f"ALTER PUBLICATION {quoted(publication)} ADD TABLE {quoted(*pair_of(table))}"
 
 
 # --- server ----------------------------------------------------------------------------------
@@ -159,8 +180,8 @@ def _server(server: ServerFacts) -> Iterator[Finding]:
         yield wrong(
             "wal_level",
             server.address,
-            f"is {server.wal_level}: there is no logical decoding; it takes a restart to change",
-            "ALTER SYSTEM SET wal_level = 'logical';",
+            f"is {server.wal_level}: {NO_DECODING}",
+            f"{WAL_LEVEL};",
         )
     if server.reads_stats:
         yield fine("pg_read_all_stats", server.user, "granted")
@@ -168,9 +189,8 @@ def _server(server: ServerFacts) -> Iterator[Finding]:
         yield warning(
             "pg_read_all_stats",
             server.user,
-            "is not granted (optional): a snapshot that waits for a transaction cannot say since"
-            " when it runs",
-            f"GRANT pg_read_all_stats TO {quoted(server.user)};",
+            f"is not granted (optional): {NO_STATS}",
+            grant_stats(server.user),
         )
 
 
@@ -200,7 +220,7 @@ def _slot(slot: Slot, *, streams: bool) -> Iterator[Finding]:
             "slot",
             slot.name,
             "is lost: the server has removed log that the connector had not read",
-            f"SELECT pg_drop_replication_slot({_literal(slot.name)}); then restart the connector"
+            f"SELECT pg_drop_replication_slot({literal(slot.name)}); then restart the connector"
             " and take all tables again: lakemark snapshot start '.*'",
         )
     else:
@@ -261,7 +281,8 @@ def _kept(slot: Slot) -> Iterator[Finding]:
         yield fine("slot", slot.name, f"active, {lag}")
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """Return a text as SQL has it."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -273,10 +294,7 @@ _LEAST: Final = 3  # id, type, data
 def _signal(signal: SignalTable, facts: DatabaseFacts) -> Iterator[Finding]:
     user = facts.server.user
     schema, name = pair_of(signal.table)
-    create = (
-        f"CREATE TABLE {quoted(schema, name)} (id varchar(42) PRIMARY KEY,"
-        f" type varchar(32) NOT NULL, data varchar(2048)); {grant('INSERT', signal.table, user)}"
-    )
+    create = f"{create_signal_table(signal.table)}; {grant('INSERT', signal.table, user)}"
     if not signal.exists:
         yield wrong(
             "signal table", signal.table, "does not exist: no snapshot can be taken", create

@@ -3,7 +3,7 @@
 `suitability` finds settings that make a connector unfit; here is what else should be known.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -84,16 +84,31 @@ def findings(facts: ConnectorFacts, config: Config) -> list[Finding]:
     """Return all findings about the connector."""
     return [
         *_state(facts, config),
-        *(_setting(problem) for problem in facts.problems),
-        *_modes(facts.settings),
-        *facts.traits.findings(facts.settings),
-        *_snapshot_mode(facts.settings),
-        *_snapshot_parts(facts.settings),
-        *_conversion(facts.settings),
-        *_heartbeat(facts.settings, facts.traits),
-        *_deletes(facts.settings),
+        *of_settings(facts.settings, facts.problems, facts.traits),
         *_committed(facts, config),
         fine(SETTING, "offset.flush.interval.ms", _FLUSH),
+    ]
+
+
+def of_settings(
+    settings: Mapping[str, str], problems: Iterable[Mistake], traits: ConnectorTraits
+) -> list[Finding]:
+    """Return all findings about a connector's settings.
+
+    Args:
+        settings: the connector's.
+        problems: what `suitability` says of them.
+        traits: of its kind.
+    """
+    return [
+        *(_setting(problem) for problem in problems),
+        *_modes(settings),
+        *traits.findings(settings),
+        *_snapshot_mode(settings),
+        *_snapshot_parts(settings),
+        *_conversion(settings),
+        *_heartbeat(settings, traits),
+        *_deletes(settings),
     ]
 
 

@@ -21,6 +21,7 @@ from lakemark.kafka.own_topics import (
     make_command,
     widen_command,
 )
+from lakemark.kafka.rights import CREATE, OUTPUT_TOPIC
 from lakemark.model.findings import Finding, fine, warning, wrong
 from lakemark.ops.doctor.checks_topics import (
     FOR_EVER,
@@ -108,7 +109,7 @@ def _of(table: str, like: str, facts: KafkaFacts, config: Config) -> Iterator[Fi
     if topic is None:
         yield _absent(name, needed, facts, config)
         return
-    found = list(missing_rights(name, topic, ("describe", "write"), config))
+    found = list(missing_rights(name, topic, OUTPUT_TOPIC, config))
     if topic.operations != frozenset():
         found += _partitions(table, topic.partitions, needed, empty=empty, config=config)
         found += _settings(name, topic, config)
@@ -129,7 +130,7 @@ def _made_with(config: Config) -> dict[str, str]:
 def _absent(name: str, partitions: int, facts: KafkaFacts, config: Config) -> Finding:
     size = config.dead_letters.max_record_bytes
     command = make_command(config, name, partitions, _made_with(config))
-    if facts.operations is not None and "create" not in facts.operations:
+    if facts.operations is not None and CREATE not in facts.operations:
         reason = "is not there, and lakemark may not create topics unless an ACL for the name does"
         return warning(CHECK, name, reason, command)
     if size < needed_bytes(config):

@@ -13,6 +13,7 @@ from lakemark.kafka.own_topics import (
     topic_plan,
     unusable,
 )
+from lakemark.kafka.rights import CREATE, OWN_TOPIC, READ_TOPIC, SETTINGS
 from lakemark.model.findings import Finding, clock, fine, of_problem, warning, wrong
 from lakemark.ops.doctor import checks_place
 from lakemark.ops.doctor.checks_place import PlaceFacts
@@ -138,7 +139,7 @@ def _change_topics(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
 
 
 def _change_topic(name: str, topic: Topic, config: Config) -> Iterator[Finding]:
-    refused = list(missing_rights(name, topic, ("describe", "read"), config))
+    refused = list(missing_rights(name, topic, READ_TOPIC, config))
     yield from refused
     if topic.operations == frozenset():
         return
@@ -205,7 +206,7 @@ def settings_hidden(check: str, name: str, config: Config) -> Finding:
         check,
         name,
         "its settings cannot be seen, so cleanup.policy and retention are unchecked",
-        allow_command(config, ["describe_configs"], topic=name),
+        allow_command(config, [SETTINGS], topic=name),
     )
 
 
@@ -224,7 +225,7 @@ def _own_topics(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
             yield _own_missing(name, facts, config)
             continue
         problems = [
-            *missing_rights(name, topic, ("describe", "read", "write"), config),
+            *missing_rights(name, topic, OWN_TOPIC, config),
             *refused.get(name, ()),
         ]
         if topic.operations != frozenset():
@@ -233,7 +234,7 @@ def _own_topics(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
 
 
 def _own_missing(name: str, facts: KafkaFacts, config: Config) -> Finding:
-    if facts.operations is not None and "create" not in facts.operations:
+    if facts.operations is not None and CREATE not in facts.operations:
         return warning(
             "own topic",
             name,
