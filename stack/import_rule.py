@@ -103,7 +103,8 @@ EDGES: Final[Mapping[str, str]] = {
     "ops.doctor": "doctor facts_connector facts_kafka facts_machine",
     "ops.http": "server",
     "ops.plan": "facts_lake facts_log plan",
-    "cli": "__init__ check cli dlq_cli signal_exchange snapshot_cli status_view",
+    "ops.prepare": "prepare prepared_settings",
+    "cli": "__init__ check cli dlq_cli prepared_files signal_exchange snapshot_cli status_view",
 }
 """The modules that reach the outside, themselves or through others, by folder."""
 

@@ -41,6 +41,7 @@ from lakemark.connectors.database import (
     TableCut,
     Watermark,
 )
+from lakemark.connectors.preparation import Script, Statement, ToPrepare
 from lakemark.connectors.refusals import Refusal
 from lakemark.errors import RefusedError, TableError
 from lakemark.model.columns import Column
@@ -49,7 +50,7 @@ from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import WHOLE, Boundary, Condition, KeyRange, ranges
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import DatabaseConfig
-from lakemark.settings.layers import Mistake
+from lakemark.settings.layers import Mistake, SetTo
 from tests.kit.shop import schema_of
 
 CLASS = "org.example.ToyConnector"
@@ -260,6 +261,7 @@ TRAITS = ConnectorTraits(
     example="toy://memory",
     reads_know_their_place=True,
     has_schema_topic=False,
+    hides_tables=False,
     container="box",
     naming=("toy.box",),
     shown=("toy.box",),
@@ -356,6 +358,15 @@ class ToyDatabase(Database):
     ) -> Examination:
         tables = None if connector is None else [t for t in self.server.tables if t in connector.tables]  # fmt: skip
         return Examination([fine("database", "toy", "answers")], tables)
+
+    @staticmethod
+    def wanted_settings(wanted: ToPrepare) -> list[Mistake]:
+        return [Mistake("toy.box", "toys stand in a box", SetTo("toy.box", wanted.user))]
+
+    @staticmethod
+    def script(wanted: ToPrepare) -> Script:
+        let = [Statement("lakemark reads it", f"LET {table}") for table in wanted.chosen or ()]
+        return Script(("Tell it to the toys.",), (), tuple(let))
 
     def planned_tables(self, connector: CapturedTables) -> PlannedTables:
         names = [table for table in self.server.tables if table in connector.tables]

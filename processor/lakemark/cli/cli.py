@@ -6,6 +6,7 @@ Commands import what they need when they run: ``validate`` loads neither Spark n
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -179,6 +180,33 @@ def plan(config: ConfigOption = None, output: OutputOption = OutputForm.table) -
     found = plans.plan(loaded.config)
     plan_view.show(Console(), found, as_json=output is OutputForm.json, hide=hide)
     return FAILED if found.stops() else OK
+
+
+@app.command()
+@guarded
+def prepare(
+    connector: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[CONNECTOR.json]",
+            help="The connector as Connect takes it; else the configuration's.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="DIRECTORY", help="Write files; else print them.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False,
+    config: ConfigOption = None,
+) -> int:
+    """Write what connector and lakemark need: SQL, the connector's settings, rights in Kafka.
+
+    It changes nothing anywhere: read the scripts, and run them.
+    """
+    from lakemark.cli import prepared_files  # noqa: PLC0415
+
+    return prepared_files.answer(connector, config, to=to, force=force)
 
 
 @app.command()

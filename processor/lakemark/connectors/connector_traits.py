@@ -28,6 +28,7 @@ class ConnectorTraits:
             written, and no signal table is needed.
         has_schema_topic: whether its schema topic is read with those of the tables: there it says
             that it has read their structure, as it does when it begins without offsets.
+        hides_tables: whether the catalog shows a user no table that he may not read.
         container: what a table stands in, as the connector's lists call it: ``schema``.
         naming: settings that name tables, or what holds or sends them, beside those of all
             connectors: what they name must be known.
@@ -45,6 +46,7 @@ class ConnectorTraits:
     example: str
     reads_know_their_place: bool
     has_schema_topic: bool
+    hides_tables: bool
     container: str
     naming: tuple[str, ...]
     shown: tuple[str, ...]

@@ -28,6 +28,7 @@ from lakemark.connectors.catalog_changes import (
     TableLook,
 )
 from lakemark.connectors.connector_traits import ConnectorTraits
+from lakemark.connectors.preparation import Script, ToPrepare
 from lakemark.connectors.refusals import Refusal
 from lakemark.connectors.table_choice import TableChoice
 from lakemark.model import positions
@@ -37,6 +38,7 @@ from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import WHOLE, Boundary, Condition, KeyRange
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import DatabaseConfig
+from lakemark.settings.layers import Mistake
 
 STATEMENT_TIMEOUT: Final = timedelta(minutes=5)
 
@@ -480,6 +482,23 @@ class Database(Protocol):
 
         Returns:
             empty if the connector has committed none, or is in a snapshot of its own.
+        """
+
+    # -- before the first start
+
+    @staticmethod
+    def wanted_settings(wanted: ToPrepare) -> list[Mistake]:
+        """Settings that a prepared connector has beside what the doctor says, with their reasons.
+
+        A hint that is a `SetTo` has the value; any other one is for the reader. None of them is
+        about a setting that is as it has to be.
+        """
+
+    @staticmethod
+    def script(wanted: ToPrepare) -> Script:
+        """Statements after which connector and lakemark work with the least rights. Pure.
+
+        They say nothing that the doctor does not ask for, and no password.
         """
 
     # -- its catalog

@@ -64,6 +64,15 @@ def void_options(settings: Mapping[str, str]) -> list[str]:
     )
 
 
+def without_schemas(settings: Mapping[str, str]) -> Iterator[Mistake]:
+    """Yield what keeps schemas out of records, for converters that a connector does not name."""
+    for side in SIDES:
+        if f"{side}.converter" not in settings:
+            name = f"{side}.converter.schemas.enable"
+            why = "events are a tenth the size, and exact types come from the catalog"
+            yield Mistake(name, why, SetTo(name, "false"), warning=True)
+
+
 def problems(settings: Mapping[str, str], *, described: bool) -> Iterator[Mistake]:
     """Yield why a connector's converters do not suit. Paths are the names of settings.
 

@@ -75,6 +75,7 @@ TRAITS: Final = ConnectorTraits(
     example="mysql://lakemark@localhost:3306/shop",
     reads_know_their_place=True,
     has_schema_topic=True,
+    hides_tables=True,
     container="database",
     naming=(),
     shown=("database.server.id",),

@@ -34,6 +34,7 @@ from lakemark.connectors.mysql import (
     checks_server,
     checks_tables,
     chunk_reader,
+    database_script,
     key_sql,
     mysql_catalog,
     mysql_facts,
@@ -48,6 +49,7 @@ from lakemark.connectors.mysql.mysql_errors import translated
 from lakemark.connectors.mysql.mysql_session import BRIEFLY, LOCK_TIMEOUT, KeptSession
 from lakemark.connectors.mysql.mysql_url import DatabaseAddress
 from lakemark.connectors.mysql.planned_tables import planned_tables
+from lakemark.connectors.preparation import Script, ToPrepare
 from lakemark.connectors.refusals import Refusal
 from lakemark.errors import LakemarkError
 from lakemark.model.columns import Column
@@ -109,6 +111,16 @@ class MySqlDatabase(Database):
     ) -> bytes:
         """See `Database`."""
         return committed_position(entries, epoch, server=server)
+
+    @staticmethod
+    def wanted_settings(wanted: ToPrepare) -> list[Mistake]:
+        """See `Database`."""
+        return [*database_script.wanted_settings(wanted, has_windows=False)]
+
+    @staticmethod
+    def script(wanted: ToPrepare) -> Script:
+        """See `Database`."""
+        return database_script.script(wanted, is_mariadb=True)
 
     def schemas(
         self, tables: Sequence[str] | None, *, captured: Container[str] | None = None

@@ -61,6 +61,7 @@ TRAITS: Final = ConnectorTraits(
     example="postgresql://lakemark@localhost:5432/shop",
     reads_know_their_place=False,
     has_schema_topic=False,
+    hides_tables=False,
     container="schema",
     naming=("publication.name",),
     shown=(SLOT, "publication.name", "plugin.name"),

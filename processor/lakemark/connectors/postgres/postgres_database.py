@@ -34,6 +34,7 @@ from lakemark.connectors.postgres import (
     checks_database,
     checks_tables,
     chunk_reader,
+    database_script,
     key_sql,
     postgres,
     postgres_facts,
@@ -50,6 +51,7 @@ from lakemark.connectors.postgres.postgres_fills import read_values
 from lakemark.connectors.postgres.postgres_keys import column_types, key_columns, try_condition
 from lakemark.connectors.postgres.postgres_publication import publication_of
 from lakemark.connectors.postgres.postgres_session import BRIEFLY, LOCK_TIMEOUT, KeptSession
+from lakemark.connectors.preparation import Script, ToPrepare
 from lakemark.connectors.refusals import Refusal
 from lakemark.errors import LakemarkError
 from lakemark.model.columns import Column
@@ -58,6 +60,7 @@ from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import WHOLE, Boundary, Condition, KeyRange
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import DatabaseConfig
+from lakemark.settings.layers import Mistake
 
 # A window row is one short insert; what waits longer waits for somebody's lock.
 _BRIEF_TIMEOUT: Final = timedelta(seconds=30)
@@ -108,6 +111,16 @@ class PostgresDatabase(Database):
     ) -> bytes:
         """See `Database`."""
         return committed_position(entries, epoch, server=server)
+
+    @staticmethod
+    def wanted_settings(wanted: ToPrepare) -> list[Mistake]:
+        """See `Database`."""
+        return [*database_script.wanted_settings(wanted)]
+
+    @staticmethod
+    def script(wanted: ToPrepare) -> Script:
+        """See `Database`."""
+        return database_script.script(wanted)
 
     def schemas(
         self, tables: Sequence[str] | None, *, captured: Container[str] | None = None

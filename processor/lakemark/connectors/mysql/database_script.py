@@ -1,0 +1,209 @@
+"""MySQL and MariaDB made ready for connector and lakemark: a script for their client. Pure.
+
+Its statements are those that `checks_server` and `checks_tables` ask for.
+"""
+
+import zlib
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+from lakemark.connectors.mysql.checks_server import (
+    FORMAT,
+    IMAGE,
+    IN_ORDER,
+    KEPT_S,
+    LEAST_KEPT,
+    SIGNAL_COLUMNS,
+    UNCOMPRESSED,
+    WHOLE_JSON,
+)
+from lakemark.connectors.mysql.checks_tables import grant
+from lakemark.connectors.mysql.names import quoted, table_name
+from lakemark.connectors.preparation import Script, Statement, ToPrepare, mends
+from lakemark.settings.layers import Mistake, SetTo
+from lakemark.settings.table_id import pair_of, text_of, text_written
+
+_SIGNALS: Final = "signal.data.collection"
+_HISTORY: Final = "schema.history.internal.kafka"
+_IDS: Final = 2**31 - 1  # of server ids; those of servers are small numbers
+_NAMING: Final = "name the tables in table.include.list for less"
+
+
+def wanted_settings(wanted: ToPrepare, *, has_windows: bool) -> Iterator[Mistake]:
+    """Yield the settings of `Database.wanted_settings`.
+
+    Args:
+        wanted: the connector.
+        has_windows: whether lakemark writes window rows.
+    """
+    settings = wanted.settings
+    prefix = settings.get("topic.prefix", "")
+    missing = {
+        "database.server.id": (
+            "the connector reads the log as a replica: nobody else may have its number",
+            str(zlib.crc32(prefix.encode()) % _IDS + 1),
+        ),
+        f"{_HISTORY}.bootstrap.servers": (
+            "the connector keeps there which form its tables had at each place in the log",
+            wanted.bootstrap,
+        ),
+        f"{_HISTORY}.topic": (
+            "one for each connector, of one partition, kept for ever",
+            f"{prefix}.schema-history",
+        ),
+    }
+    if has_windows:
+        home = (wanted.homes or ("lakemark",))[0]
+        missing[_SIGNALS] = (
+            "snapshots beside the log need window rows, which come back in the log",
+            text_of(home, "debezium_signal"),
+        )
+    for name, (why, value) in missing.items():
+        if not settings.get(name, "").strip():
+            yield Mistake(name, why, SetTo(name, value), warning=True)
+
+
+def script(wanted: ToPrepare, *, is_mariadb: bool) -> Script:
+    """Return the script of `Database.script`.
+
+    Args:
+        wanted: the connector.
+        is_mariadb: whether the server is MariaDB, which needs no window rows.
+    """
+    passwords = "@connector_password = '…', @lakemark_password = '…'"
+    client, product = ("mariadb", "MariaDB") if is_mariadb else ("mysql", "MySQL")
+    return Script(
+        head=(
+            f"Run it with {product}'s client as an administrator:",
+            f'  {client} --user=root --init-command="SET {passwords}" < database.sql',
+            "It can be run again: what is there stays, passwords too.",
+            "SET GLOBAL lasts until the server's restart: write the settings into the server's",
+            "configuration too, with log_bin=binlog and a server_id of its own, which take one.",
+        ),
+        before=(),
+        statements=(
+            *_log(is_mariadb=is_mariadb),
+            *_users(wanted),
+            *_rights_of_connector(wanted, is_mariadb=is_mariadb),
+            *_rights_of_lakemark(wanted),
+            *(() if is_mariadb else _signals(wanted)),
+            *_of_findings(wanted),
+        ),
+    )
+
+
+def _log(*, is_mariadb: bool) -> Iterator[Statement]:
+    yield Statement("in any other format statements stand in the log, and no event comes", FORMAT)
+    yield Statement("the connector stops at a row that is not there as a whole", IMAGE)
+    if is_mariadb:
+        yield Statement("the connector passes over compressed rows without a word", UNCOMPRESSED)
+        yield Statement(
+            "after a failover global ids prove where the connector has to go on",
+            "SET GLOBAL gtid_strict_mode = ON;",
+        )
+    else:
+        yield Statement("updates of a part of a JSON value are lost without a word", WHOLE_JSON)
+        yield Statement(
+            "gtid_mode=ON and enforce_gtid_consistency=ON in the server's configuration: after a"
+            " failover global ids prove where the connector has to go on"
+        )
+        yield Statement("a read may otherwise miss what stands before it in the log", IN_ORDER)
+    least, seconds = LEAST_KEPT // timedelta(seconds=1), "@@GLOBAL.binlog_expire_logs_seconds"
+    yield Statement(
+        "a connector that stands still for longer loses its place, and all tables are read again",
+        f"SET GLOBAL binlog_expire_logs_seconds ="
+        f" IF({seconds} BETWEEN 1 AND {least - 1}, {KEPT_S}, {seconds});",
+    )
+
+
+# -- users and rights ------------------------------------------------------------------------------
+
+
+def _users(wanted: ToPrepare) -> Iterator[Statement]:
+    yield _user("the connector's user, who reads the log", wanted.connector_user, "connector")
+    if wanted.user != wanted.connector_user:
+        yield _user("lakemark's user; it owns nothing", wanted.user, "lakemark")
+
+
+def _user(why: str, name: str, whose: str) -> Statement:
+    """Return the statements that make a user; without a password the server refuses them."""
+    variable = f"@{whose}_password"
+    missing = _text(f"{variable} is not set: the user {name} needs a password")
+    create = _text(f"CREATE USER IF NOT EXISTS {_account(name)} IDENTIFIED BY ")
+    return Statement(
+        why,
+        f"SET @statement = IF({variable} IS NULL, {missing},"
+        f" CONCAT({create}, QUOTE({variable})));\n"
+        "PREPARE made FROM @statement; EXECUTE made; DEALLOCATE PREPARE made;",
+    )
+
+
+def _account(name: str) -> str:
+    return f"{quoted(name)}@`%`"
+
+
+def _text(text: str) -> str:
+    """Return a text as SQL has it, also where backslashes escape."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _rights_of_connector(wanted: ToPrepare, *, is_mariadb: bool) -> Iterator[Statement]:
+    user = _account(wanted.connector_user)
+    status = "BINLOG MONITOR" if is_mariadb else "REPLICATION CLIENT"
+    yield Statement(
+        f"the connector reads the log (REPLICATION SLAVE), asks where it ends ({status}), and"
+        " holds it still while it reads which form the tables have (RELOAD)",
+        f"GRANT RELOAD, REPLICATION SLAVE, {status} ON *.* TO {user};",
+    )
+    why = "the connector reads the form of the tables, and in a snapshot of its own the rows"
+    yield from _selects(why, wanted.tables, user, wanted)
+
+
+def _rights_of_lakemark(wanted: ToPrepare) -> Iterator[Statement]:
+    why = "snapshots read the rows, and exact types come from the catalog"
+    yield from _selects(why, wanted.chosen, _account(wanted.user), wanted)
+
+
+def _selects(
+    why: str, tables: tuple[str, ...] | None, user: str, wanted: ToPrepare
+) -> Iterator[Statement]:
+    """Yield the rights to read tables, or, where nobody knows them, all that may be among them."""
+    if tables is not None:
+        for table in tables:
+            yield Statement(why, grant("SELECT", table, user))
+        return
+    places = [f"{_pattern(name)}.*" for name in wanted.containers or ()] or ["*.*"]
+    for place in places:
+        yield Statement(f"{why}; {_NAMING}", f"GRANT SELECT ON {place} TO {user};")
+
+
+def _pattern(database: str) -> str:
+    """Return a database as a right of the whole of it has it: `_` and `%` stand for others."""
+    return quoted(database.replace("\\", "\\\\").replace("_", r"\_").replace("%", r"\%"))
+
+
+def _signals(wanted: ToPrepare) -> Iterator[Statement]:
+    signal = text_written(wanted.settings.get(_SIGNALS, ""))
+    if not signal:
+        return
+    yield Statement(
+        "snapshots write window rows here, which come back in the log",
+        f"CREATE TABLE IF NOT EXISTS {table_name(*pair_of(signal))} {SIGNAL_COLUMNS};",
+    )
+    yield Statement(
+        "the connector looks at its form", grant("SELECT", signal, _account(wanted.connector_user))
+    )
+    yield Statement(
+        "window rows are inserted, and no other right is needed",
+        grant("INSERT", signal, _account(wanted.user)),
+    )
+
+
+def _of_findings(wanted: ToPrepare) -> Iterator[Statement]:
+    """Yield what the doctor asks for of the tables that are there."""
+    for finding in mends(wanted.findings, ("key", "columns", "tables", "cascades")):
+        yield Statement(
+            f"{finding.check} of {finding.subject}: {finding.reason}. It is for you to decide:"
+            f" {finding.mend}"
+        )
