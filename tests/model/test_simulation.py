@@ -1,12 +1,15 @@
 """Histories by dice, from open transactions to the lake, against the oracle of `kit.simulation`.
 
-A seed is a test case: `failure(seed)` gives what is wrong and the trace of the key concerned.
+A seed is a test case: `failure(seed)` gives what is wrong and the trace of the key concerned;
+`binlog_failure(seed)` does of a history with the rules of MySQL and MariaDB.
 HYPOTHESIS_PROFILE=nightly runs 200,000 of them.
 """
 
 import pytest
 
 from tests.kit.nightly import NIGHTLY
+from tests.kit.simulation.binlog_history import binlog_failure
+from tests.kit.simulation.binlog_variants import BINLOG_VARIANTS
 from tests.kit.simulation.history import failure
 from tests.kit.simulation.variants import VARIANTS
 
@@ -17,7 +20,8 @@ SLICES = 4000 if NIGHTLY else 5
 # Counted from any of eight seeds, the slowest to be found takes 68 histories.
 LIMIT = 100
 STANDS = 2000 if NIGHTLY else 12  # histories of each plot that the right code must stand
-FOCUSED = [name for name, variant in VARIANTS.items() if variant.world.get("plot")]
+WRONG = {**VARIANTS, **BINLOG_VARIANTS}
+FOCUSED = [name for name, variant in WRONG.items() if variant.world.get("plot")]
 
 
 def _slices():
@@ -32,16 +36,23 @@ def test_the_lake_equals_the_source(number):
         assert wrong is None, wrong
 
 
+@pytest.mark.parametrize("number", _slices())
+def test_the_lake_equals_mysqls_and_mariadbs(number):
+    for seed in range(number * SLICE, (number + 1) * SLICE):
+        wrong = binlog_failure(seed)
+        assert wrong is None, wrong
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_reconciler_is_found(name, monkeypatch):
-    VARIANTS[name].apply(monkeypatch)
-    assert VARIANTS[name].find(7, limit=LIMIT)
+    WRONG[name].apply(monkeypatch)
+    assert WRONG[name].find(7, limit=LIMIT)
 
 
 @pytest.mark.parametrize("name", FOCUSED)
 @pytest.mark.slow
 def test_the_right_one_stands_what_finds_the_wrong_ones(name):
     for seed in range(STANDS):
-        wrong = VARIANTS[name].history(seed)
+        wrong = WRONG[name].history(seed)
         assert wrong is None, wrong

@@ -122,14 +122,14 @@ class Connector:
     def _record(self, event: Event, index: int) -> Record:
         change = event.change
         if "signal" in change:
-            return _signal_record(event, index)
+            return self._signal_record(event, index)
         entry = Entry(
             change["op"], event.sequence, event.ts, change.get("key"), change.get("before"),
             change.get("after"), event.snapshot, change.get("new_key"), change.get("old_key"),
         )  # fmt: skip
         if change.get("bad") == "value":
             entry = replace(entry, after={**change["after"], "a": "no number"})
-        value = value_json(entry, wrapped=False)
+        value = self._value(entry, event)
         headers: list[dict[str, Any]] = []
         if entry.key is None:
             return Record(None, value, headers, index)
@@ -142,6 +142,19 @@ class Connector:
         if change.get("bad") == "key":
             key = b'{"id":"no number"}'
         return Record(key, value, headers, index)
+
+    def _value(self, entry: Entry, event: Event) -> bytes:
+        return value_json(entry, wrapped=False)
+
+    def _signal_record(self, event: Event, index: int) -> Record:
+        return _signal_record(event, index, self._source_of_signal(event))
+
+    def _source_of_signal(self, event: Event) -> dict[str, Any]:
+        return {
+            "connector": "postgresql", "name": "shop", "ts_us": event.ts * 1000,
+            "snapshot": "false", "db": "shop", "schema": "public", "table": "debezium_signal",
+            "sequence": sequence_json(event.sequence), "lsn": event.sequence[1],
+        }  # fmt: skip
 
     # -- Kafka ----------------------------------------------------------------------------------
 
@@ -213,19 +226,15 @@ def stream_position(sequence: tuple[int | None, int]) -> bytes:
     return lsns.pack(0, *parts)
 
 
-def _signal_record(event: Event, index: int) -> Record:
+def _signal_record(event: Event, index: int, source: dict[str, Any]) -> Record:
     uuid, kind, data = event.change["signal"]
     value = {
         "before": None,
         "after": {"id": uuid, "type": kind, "data": data},
-        "source": {
-            "connector": "postgresql", "name": "shop", "ts_us": event.ts * 1000,
-            "snapshot": "false", "db": "shop", "schema": "public", "table": "debezium_signal",
-            "sequence": sequence_json(event.sequence), "lsn": event.sequence[1],
-        },
+        "source": source,
         "op": "c",
         "ts_ms": event.ts,
-    }  # fmt: skip
+    }
     return Record(json.dumps({"id": uuid}).encode(), json.dumps(value).encode(), [], index)
 
 

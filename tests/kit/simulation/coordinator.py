@@ -117,7 +117,7 @@ class Coordinator:
         server = self.source.server
         data = msgspec.json.encode(
             {"run": chain.name, "oldest": oldest, "server": str(server),
-             "bound": bound_of(window.wal).hex()}
+             "bound": self.bound(window).hex()}
         ).decode()  # fmt: skip
         for kind, one in (("close", tick.closes), ("open", window)):
             if one is not None:
@@ -164,8 +164,12 @@ class Coordinator:
         if chain.tick is not None:
             window = chain.tick.opens
             window.acknowledged = self._tick()
-            window.watermark = Watermark(window.uuid, self.proof(), bound_of(window.wal))
+            window.watermark = Watermark(window.uuid, self.proof(), self.bound(window))
             chain.current, chain.tick = window, None
+
+    def bound(self, window: Window) -> bytes:
+        """A position that was known before the open row was committed."""
+        return bound_of(window.wal)
 
     def proof(self) -> Snapshot:
         """S0: every transaction that had an id when the open row's commit returned is below it."""
@@ -236,15 +240,20 @@ class Coordinator:
                 chunk = attempt.chunk
                 packet = packet_of(piece)
                 if self.files and attempt.number % 2 and not chunk.explicit:
-                    lo = attempt.lo.watermark if attempt.lo is not None else None
-                    position = lo.position(0) if lo is not None else b""
-                    packet = self.pipeline.filed(packet, str(attempt.number), position)
+                    packet = self.pipeline.filed(
+                        packet, str(attempt.number), self.place_of(attempt)
+                    )
                 header = {
                     "run": chunk.run.name, "table": TABLE, "chunk": chunk.number,
                     "attempt": attempt.number, "shard": shard, "part": part,
                 }  # fmt: skip
                 attempt.parts.append((msgspec.json.encode(header), change_batch.encode(packet)))
         self.dice.shuffle(attempt.parts)
+
+    def place_of(self, attempt: Attempt) -> bytes:
+        """The position of a chunk's rows, as a data file has it."""
+        lo = attempt.lo.watermark if attempt.lo is not None else None
+        return lo.position(0) if lo is not None else b""
 
     def write_part(self, attempt: Attempt) -> None:
         self.dice.choice(self.pipeline.chunks).append(attempt.parts.pop())
@@ -262,9 +271,13 @@ class Coordinator:
         self.say(
             type="chunk", run=chunk.run.name, table=TABLE, chunk=chunk.number,
             attempt=attempt.number, parts=attempt.counts, lo=lo.uuid, hi=hi.uuid,
-            server=attempt.snapshot.life,
+            server=attempt.snapshot.life, **self.place_told(attempt),
         )  # fmt: skip
         attempt.manifest = True
+
+    def place_told(self, attempt: Attempt) -> dict[str, str]:
+        """What the manifest says of the read's own place in the log; PostgreSQL has none."""
+        return {}
 
     def give_back(self, attempt: Attempt, *, void: bool = False) -> None:
         """The attempt is over; what it has not written yet may still come."""

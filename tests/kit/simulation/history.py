@@ -4,8 +4,9 @@ The seed is the test case. Writes stop at a random moment: later ones would wash
 """
 
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pyarrow as pa
@@ -46,13 +47,14 @@ class History(Writes, Reads):
     make_connector = Connector
     make_pipeline = Pipeline
     make_coordinator = Coordinator
+    plots: ClassVar[Mapping[str, Callable[[Any], Script]]] = PLOTS
 
     def __post_init__(self) -> None:
         self.dice = dice = random.Random(self.seed)
-        world = altering(any_world(dice), self.seed)
+        world = self.drawn(dice)
         self.world = world = self.world or world
         self.restarts = world.restarts
-        self.source = Source(world.shape, dice, slow=world.slow, loses=world.loses)
+        self.source = self.new_source(world)
         self.source.fill(min(world.before, world.shape.keys))
         self.connector = type(self).make_connector(self.source, dice, world.shape.partitions)
         deletes = "soft" if world.soft else "hard"
@@ -68,6 +70,13 @@ class History(Writes, Reads):
         if world.before and not world.loaded:
             self.coordinator.ghosts_since = 0
         self.oracle = Oracle(self)
+
+    def drawn(self, dice: random.Random) -> World:
+        """The world that the seed draws."""
+        return altering(any_world(dice), self.seed)
+
+    def new_source(self, world: World) -> Source:
+        return Source(world.shape, self.dice, slow=world.slow, loses=world.loses)
 
     def note(self, what: str, *rest: Any) -> None:
         self.journal.append((what, *rest))
@@ -104,7 +113,7 @@ class History(Writes, Reads):
             self.late = late
             self.batch(everything=True)
         if self.world.plot:
-            self._play(PLOTS[self.world.plot](self))
+            self._play(self.plots[self.world.plot](self))
             return
         if self.dice.random() < 0.7:
             self._start()

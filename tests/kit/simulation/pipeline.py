@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -33,6 +33,7 @@ from lakemark.sink.delta.chunk_files import InFile
 from lakemark.sink.resolve import Part
 from lakemark.sink.row_images import RowImages
 from lakemark.source import decoder
+from lakemark.source.raw_records import by_epoch
 from lakemark.state import catch_up, new_partitions, tables
 from lakemark.state.table_parts import StoredPosition
 from lakemark.state.tables import TableState
@@ -46,6 +47,7 @@ IDENTITY = SourceIdentity("postgresql", "shop", signal_table=SIGNAL_TABLE)
 SCHEMAS = {TABLE: table_schema()}
 MODES = HandlingModes()
 KEY = KeyColumns(("id",))
+REGRESSED = "position-regressed"
 AppliedPositions = dict[Place, AppliedPosition]
 
 
@@ -66,6 +68,8 @@ class State:
     partial: bool = False
     stopped: TableState | None = None  # the table, while it does not stream
     fills: tuple[Fill, ...] = ()
+    epochs: tuple[Offsets, ...] = ()  # first offsets of epochs 1, 2, …
+    regressed: dict[Place, int] = field(default_factory=dict)  # where the next one would begin
 
 
 @dataclass
@@ -115,6 +119,7 @@ class Pipeline:
     crashed: int = 0
     table: TableState = field(default_factory=lambda: TableState(topics=[TOPIC]))
     files: dict[str, pa.StructArray] = field(default_factory=dict)
+    kind: ClassVar[str] = "postgresql"
     order: bool = False
     seen: bool = False  # a look at the catalog has found the new column
 
@@ -192,9 +197,12 @@ class Pipeline:
         stopped = state.stopped is not None or bool(self._added(ends))
         said = [f for r in control if r["type"] == "table-fill" for f in r["fills"]]
         fills, doubt = self._fill([msgspec.convert(f, Fill) for f in said], ends)
+        epochs = state.epochs
+        if any(record["type"] == "new-epoch" for record in control):
+            epochs = (*epochs, _of_all({**state.offsets, **state.regressed}))
         decoded = self._decode(
             state.offsets, ends.offsets, state.applied, ends, stopped=stopped, armed=armed,
-            fills=fills,
+            fills=fills, epochs=epochs,
         )  # fmt: skip
         rows = decoded.touches
         for at, record in enumerate(control, state.control):
@@ -233,35 +241,35 @@ class Pipeline:
     def _decode(
         self, begins: dict[Place, int], ends: dict[Place, int], applied: AppliedPositions,
         of: Ends, *, stopped: bool, armed: bool, fills: tuple[Fill, ...],
+        epochs: tuple[Offsets, ...],
     ) -> "_Decoded":  # fmt: skip
-        out = _Decoded(dict(applied), fills=fills, altered=of.altered)
+        out = _Decoded(dict(applied), fills=fills, altered=of.altered, epochs=epochs)
         cuts = of.cuts
         for place, end in ends.items():
             records, begin = self.connector.kafka[place], begins.get(place, 0)
             middle = min(max(begin, cuts.get(place, 0)), end)
             for first, last in ((begin, middle), (middle, end)):
                 if first < last:
-                    piece = records[first:last]
-                    self._stretch(place, first, piece, out, stopped=stopped, armed=armed)
+                    for epoch, found in by_epoch(
+                        _read(place, first, records[first:last]), out.epochs
+                    ):
+                        self._stretch(place, epoch, found, out, stopped=stopped, armed=armed)
         return out
 
     def _stretch(
-        self, place: Place, first: int, piece: list[Record], out: "_Decoded", *, stopped: bool,
+        self, place: Place, epoch: int, records: Records, out: "_Decoded", *, stopped: bool,
         armed: bool,
     ) -> None:  # fmt: skip
-        how = out.altered
+        how, first = out.altered, records.offsets[0]
+        piece = self.connector.kafka[place][first : records.offsets[-1] + 1]
         plan = StretchPlan(
-            IDENTITY, MODES, schemas=SCHEMAS if how is None else {TABLE: how.schema()},
+            replace(IDENTITY, connector=self.kind), MODES, epoch=positions.epoch_number(self.kind, epoch), schemas=SCHEMAS if how is None else {TABLE: how.schema()},
             verified=frozenset(SCHEMAS), applied=out.applied,
             stopped=frozenset(SCHEMAS) if stopped else frozenset(),
             ignorable={TABLE: frozenset({OLD})} if how is not None else {},
             fills={TABLE: out.fills} if out.fills else {},
         )  # fmt: skip
         topic, partition = place
-        records = Records(
-            topic, partition, list(range(first, first + len(piece))), [r.key for r in piece],
-            [r.value for r in piece], [r.headers or None for r in piece],
-        )  # fmt: skip
         heads, keys = decoder.headers(records, plan), dict[int, bytes | None]()
         if topic == TOPIC:
             before = out.applied.get(place, AppliedPosition())
@@ -269,8 +277,11 @@ class Pipeline:
             out.kept += [piece[at].entry for at in gated.keep]
             done = decoder.decode_range(records, plan, heads)
             report = done.tables.get(TABLE)
+            if done.regressed >= 0:
+                out.regressed.setdefault(place, done.regressed)
             if report is not None:
-                assert report.stop is None, report.stop
+                out.stop = out.stop or (report.stop[0] if report.stop is not None else "")
+                assert out.stop in {"", REGRESSED}, report.stop
                 out.reread |= {key.encode() for key in report.reread}
             out.applied[place], keys = done.applied_position, done.keys
             for number, (_, packet) in enumerate(done.packets):
@@ -290,13 +301,24 @@ class Pipeline:
         after = replace(
             state, batch=batch, offsets=ends.offsets, control=ends.control, chunks=ends.chunks,
             shards=decoded.shards, applied=decoded.applied, runs=decoded.runs, fills=decoded.fills,
+            epochs=decoded.epochs,
         )  # fmt: skip
+        begun = len(decoded.epochs) > len(state.epochs)
+        regressed = {**({} if begun else state.regressed), **decoded.regressed}
+        after = replace(after, regressed=regressed)
         survivors = [
             part_of(output, at)
             for at, (_, output) in enumerate(done.outputs)
             if output.kind == window.SURVIVORS
         ]
         entry = copy.deepcopy(state.stopped)
+        if entry is None and decoded.stop:
+            entry = table_state(
+                tables.ERRORED, decoded.stop, topics=[TOPIC],
+                from_offsets=_of_topic(state.offsets), high_waters=_stored(state.applied),
+            )  # fmt: skip
+        elif entry is not None and entry.code == REGRESSED and begun:
+            entry.state, entry.code = tables.CATCHING_UP, ""
         if entry is None and (added or ends.stop):  # nothing of the batch is applied
             entry = table_state(
                 tables.CATCHING_UP if added else tables.PAUSED, topics=[TOPIC],
@@ -331,8 +353,11 @@ class Pipeline:
         applied = plans.applied_positions(entry.progress.applied)
         slice_ = self._decode(
             _places(start), _places(to), applied, ends, stopped=False, armed=False,
-            fills=after.fills,
+            fills=after.fills, epochs=after.epochs,
         )  # fmt: skip
+        if slice_.stop:
+            entry.state, entry.code = tables.ERRORED, slice_.stop
+            return replace(after, regressed={**slice_.regressed, **after.regressed})
         if not entry.asked and self._is_unseen(slice_.parts):
             entry.state, entry.code, entry.asked = tables.ERRORED, UNSEEN, True
             return after
@@ -343,7 +368,8 @@ class Pipeline:
         read = {place: reached for place, reached in slice_.applied.items() if place in _places(to)}
         passed = {place: _reached(reached) for place, reached in read.items()}
         catch_up.advance(entry, to, passed, end, after.batch)
-        if entry.state == tables.STREAMING and self.connector.resized is None:
+        plain = self.connector.resized is None and not after.epochs
+        if entry.state == tables.STREAMING and plain:
             for place in _places(end):
                 assert _alike(slice_.applied.get(place), after.applied.get(place)), (
                     "applied positions do not depend on when they are read"
@@ -539,6 +565,17 @@ class _Decoded:
     shards: tuple[bytes | None, ...] = ()
     fills: tuple[Fill, ...] = ()
     altered: Alter | None = None
+    epochs: tuple[Offsets, ...] = ()
+    regressed: dict[Place, int] = field(default_factory=dict)
+    stop: str = ""
+
+
+def _read(place: Place, first: int, piece: list[Record]) -> Records:
+    topic, partition = place
+    return Records(
+        topic, partition, list(range(first, first + len(piece))), [r.key for r in piece],
+        [r.value for r in piece], [r.headers or None for r in piece],
+    )  # fmt: skip
 
 
 def part_of(output: window.Output, at: int) -> Part:
@@ -549,6 +586,13 @@ def part_of(output: window.Output, at: int) -> Part:
 def _has_new(parts: list[Part]) -> bool:
     images = [change_batch.image_type(part.packet) for part in parts]
     return any(NEW in {field.name for field in image} for image in images)
+
+
+def _of_all(offsets: dict[Place, int]) -> Offsets:
+    found: Offsets = {}
+    for (topic, number), at in offsets.items():
+        found.setdefault(topic, {})[number] = at
+    return found
 
 
 def _of_topic(offsets: dict[Place, int]) -> Offsets:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.kit.documents import ROOT
 from tests.kit.scenarios import scenarios
+from tests.kit.simulation.binlog_variants import BINLOG_VARIANTS
 from tests.kit.simulation.variants import VARIANTS
 
 CASES = ROOT / "tests" / "integration" / "debezium_cases.md"
@@ -50,6 +51,12 @@ def test_every_attack_has_its_row_with_rules_and_scenarios_that_exist():
         assert NAMED.search(tests), name
         assert {rule for rule in wrong.split("; ") if rule} <= VARIANTS.keys(), name
         assert {one for one in played.split(", ") if one} <= scenarios().keys(), name
+
+
+def test_attacks_on_mysql_have_the_wrong_rules_that_there_are():
+    found = [row for row in rows(ATTACKS) if re.fullmatch(r"B\d+", row[0])]
+    assert all(NAMED.search(tests) for _, _, tests, _ in found)
+    assert {rule for *_, wrong in found for rule in wrong.split("; ")} == BINLOG_VARIANTS.keys()
 
 
 def test_every_wrong_rule_and_every_scenario_belongs_to_an_attack():
