@@ -29,7 +29,12 @@ from tests.kit.page_shell import lines, with_names
 SECRET = "hush-4hush"
 POSTGRES = "io.debezium.connector.postgresql.PostgresConnector"
 MARIADB = "io.debezium.connector.mariadb.MariaDbConnector"
-URLS = {POSTGRES: "postgresql://lakemark@h/d", MARIADB: "mariadb://lakemark@h/d"}
+MYSQL = "io.debezium.connector.mysql.MySqlConnector"
+URLS = {
+    POSTGRES: "postgresql://lakemark@h/d",
+    MARIADB: "mariadb://lakemark@h/d",
+    MYSQL: "mysql://lakemark@h/d",
+}
 BARE = {
     "topic.prefix": "shop",
     "database.user": "debezium",
@@ -207,6 +212,16 @@ def test_tables_that_nobody_knows_are_taken_with_what_holds_them():
     maria = "\n".join(sql_of(MARIADB, **unknown, containers=("a_b",)))
     assert r"GRANT SELECT ON `a\_b`.* TO `lakemark`@`%`" in maria
     assert "GRANT SELECT ON *.* TO" in "\n".join(sql_of(MARIADB, **unknown))
+
+
+def test_a_read_of_mysql_needs_two_rights_more():
+    asked = {java_class: "\n".join(sql_of(java_class)) for java_class in (MYSQL, MARIADB)}
+    right = "GRANT REPLICATION CLIENT, XA_RECOVER_ADMIN ON *.* TO `lakemark`@`%`;"
+    assert {java_class: right in sql for java_class, sql in asked.items()} == {
+        MYSQL: True,
+        MARIADB: False,
+    }
+    assert "debezium_signal" not in asked[MYSQL], "nothing is written into the database"
 
 
 @each

@@ -22,7 +22,8 @@ VARIABLES: Final = (
 )
 """Of the server; one that it does not have is left out."""
 
-RIGHTS: Final = "GRANT REPLICATION CLIENT, XA_RECOVER_ADMIN ON *.* TO <lakemark's user>;"
+OUR_USER: Final = "<lakemark's user>"
+RIGHTS: Final = f"GRANT REPLICATION CLIENT, XA_RECOVER_ADMIN ON *.* TO {OUR_USER};"
 """What a snapshot of MySQL needs beside SELECT."""
 
 FORMAT: Final = "SET GLOBAL binlog_format = 'ROW';"

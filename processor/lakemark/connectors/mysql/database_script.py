@@ -11,32 +11,25 @@ from typing import Final
 from lakemark.connectors.mysql.checks_server import (
     FORMAT,
     IMAGE,
-    IN_ORDER,
     KEPT_S,
     LEAST_KEPT,
-    SIGNAL_COLUMNS,
+    OUR_USER,
+    RIGHTS,
     UNCOMPRESSED,
     WHOLE_JSON,
 )
 from lakemark.connectors.mysql.checks_tables import grant
-from lakemark.connectors.mysql.names import quoted, table_name
+from lakemark.connectors.mysql.names import quoted
 from lakemark.connectors.preparation import Script, Statement, ToPrepare, mends
 from lakemark.settings.layers import Mistake, SetTo
-from lakemark.settings.table_id import pair_of, text_of, text_written
 
-_SIGNALS: Final = "signal.data.collection"
 _HISTORY: Final = "schema.history.internal.kafka"
 _IDS: Final = 2**31 - 1  # of server ids; those of servers are small numbers
 _NAMING: Final = "name the tables in table.include.list for less"
 
 
-def wanted_settings(wanted: ToPrepare, *, has_windows: bool) -> Iterator[Mistake]:
-    """Yield the settings of `Database.wanted_settings`.
-
-    Args:
-        wanted: the connector.
-        has_windows: whether lakemark writes window rows.
-    """
+def wanted_settings(wanted: ToPrepare) -> Iterator[Mistake]:
+    """Yield the settings of `Database.wanted_settings`."""
     settings = wanted.settings
     prefix = settings.get("topic.prefix", "")
     missing = {
@@ -53,12 +46,6 @@ def wanted_settings(wanted: ToPrepare, *, has_windows: bool) -> Iterator[Mistake
             f"{prefix}.schema-history",
         ),
     }
-    if has_windows:
-        home = (wanted.homes or ("lakemark",))[0]
-        missing[_SIGNALS] = (
-            "snapshots beside the log need window rows, which come back in the log",
-            text_of(home, "debezium_signal"),
-        )
     for name, (why, value) in missing.items():
         if not settings.get(name, "").strip():
             yield Mistake(name, why, SetTo(name, value), warning=True)
@@ -69,7 +56,7 @@ def script(wanted: ToPrepare, *, is_mariadb: bool) -> Script:
 
     Args:
         wanted: the connector.
-        is_mariadb: whether the server is MariaDB, which needs no window rows.
+        is_mariadb: whether the server is MariaDB.
     """
     passwords = "@connector_password = '…', @lakemark_password = '…'"
     client, product = ("mariadb", "MariaDB") if is_mariadb else ("mysql", "MySQL")
@@ -86,8 +73,7 @@ def script(wanted: ToPrepare, *, is_mariadb: bool) -> Script:
             *_log(is_mariadb=is_mariadb),
             *_users(wanted),
             *_rights_of_connector(wanted, is_mariadb=is_mariadb),
-            *_rights_of_lakemark(wanted),
-            *(() if is_mariadb else _signals(wanted)),
+            *_rights_of_lakemark(wanted, is_mariadb=is_mariadb),
             *_of_findings(wanted),
         ),
     )
@@ -105,10 +91,9 @@ def _log(*, is_mariadb: bool) -> Iterator[Statement]:
     else:
         yield Statement("updates of a part of a JSON value are lost without a word", WHOLE_JSON)
         yield Statement(
-            "gtid_mode=ON and enforce_gtid_consistency=ON in the server's configuration: after a"
-            " failover global ids prove where the connector has to go on"
+            "gtid_mode=ON and enforce_gtid_consistency=ON in the server's configuration: global ids"
+            " tell what a read has seen, and where the connector has to go on after a failover"
         )
-        yield Statement("a read may otherwise miss what stands before it in the log", IN_ORDER)
     least, seconds = LEAST_KEPT // timedelta(seconds=1), "@@GLOBAL.binlog_expire_logs_seconds"
     yield Statement(
         "a connector that stands still for longer loses its place, and all tables are read again",
@@ -160,7 +145,12 @@ def _rights_of_connector(wanted: ToPrepare, *, is_mariadb: bool) -> Iterator[Sta
     yield from _selects(why, wanted.tables, user, wanted)
 
 
-def _rights_of_lakemark(wanted: ToPrepare) -> Iterator[Statement]:
+def _rights_of_lakemark(wanted: ToPrepare, *, is_mariadb: bool) -> Iterator[Statement]:
+    if not is_mariadb:
+        yield Statement(
+            "snapshots ask where the log ends, and which transactions of XA are prepared",
+            RIGHTS.replace(OUR_USER, _account(wanted.user)),
+        )
     why = "snapshots read the rows, and exact types come from the catalog"
     yield from _selects(why, wanted.chosen, _account(wanted.user), wanted)
 
@@ -181,23 +171,6 @@ def _selects(
 def _pattern(database: str) -> str:
     """Return a database as a right of the whole of it has it: `_` and `%` stand for others."""
     return quoted(database.replace("\\", "\\\\").replace("_", r"\_").replace("%", r"\%"))
-
-
-def _signals(wanted: ToPrepare) -> Iterator[Statement]:
-    signal = text_written(wanted.settings.get(_SIGNALS, ""))
-    if not signal:
-        return
-    yield Statement(
-        "snapshots write window rows here, which come back in the log",
-        f"CREATE TABLE IF NOT EXISTS {table_name(*pair_of(signal))} {SIGNAL_COLUMNS};",
-    )
-    yield Statement(
-        "the connector looks at its form", grant("SELECT", signal, _account(wanted.connector_user))
-    )
-    yield Statement(
-        "window rows are inserted, and no other right is needed",
-        grant("INSERT", signal, _account(wanted.user)),
-    )
 
 
 def _of_findings(wanted: ToPrepare) -> Iterator[Statement]:

@@ -115,12 +115,12 @@ class MySqlDatabase(Database):
     @staticmethod
     def wanted_settings(wanted: ToPrepare) -> list[Mistake]:
         """See `Database`."""
-        return [*database_script.wanted_settings(wanted, has_windows=False)]
+        return [*database_script.wanted_settings(wanted)]
 
     @staticmethod
     def script(wanted: ToPrepare) -> Script:
         """See `Database`."""
-        return database_script.script(wanted, is_mariadb=True)
+        return database_script.script(wanted, is_mariadb=False)
 
     def schemas(
         self, tables: Sequence[str] | None, *, captured: Container[str] | None = None
@@ -232,6 +232,11 @@ class MariaDbDatabase(MySqlDatabase):
     """One MariaDB server; what differs from MySQL is found in its answers."""
 
     traits = MARIADB_TRAITS
+
+    @staticmethod
+    def script(wanted: ToPrepare) -> Script:
+        """See `Database`."""
+        return database_script.script(wanted, is_mariadb=True)
 
 
 def _ours(look: CatalogLook) -> SourceFacts:
