@@ -58,6 +58,12 @@ PUBLISHED: Final = (
         "Seconds for as many events as a batch has, by the rows of the table",
     ),
     Published(
+        "mariadb",
+        "stream",
+        ("--database", "mariadb", "--only", "lakemark-deletion-vectors", "--rounds", "3"),
+        "One busy table, the same events of MariaDB and of PostgreSQL",
+    ),
+    Published(
         "tables",
         "tables",
         ("--tables", "50,200", "--per-table", "25", "--hot", "0.9", "--poisoned"),
@@ -90,6 +96,15 @@ PUBLISHED: Final = (
             *("--connector-chunks", "10240", "--engine", "deletion-vectors", "--where"),
         ),
         "A snapshot of ten million rows",
+    ),
+    Published(
+        "snapshot-mariadb",
+        "snapshot",
+        (
+            *("--database", "mariadb", "--rows", "5000000", "--rate", "0", "--parallelism", "4"),
+            *("--connector-chunks", "10240", "--engine", "deletion-vectors"),
+        ),
+        "A snapshot of MariaDB, five million rows",
     ),
     Published(
         "latency",

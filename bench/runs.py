@@ -317,7 +317,8 @@ def execute(
         until: whether these lines are all that is waited for: then it is told to stop (SIGTERM).
             Without it the child ends by itself.
     """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": paths, "PYSPARK_PYTHON": sys.executable}
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
         log.open("wb") as out,
@@ -386,13 +387,13 @@ def contest(
     """
     runs: list[list[Run]] = [[] for _ in contestants]
     sizes: dict[Form, int] = {}
-    with local_kafka(*[database] if database else []) as stack:
+    with local_kafka(*["postgres", database] if database else []) as stack:
         for form in dict.fromkeys(one.form for one in contestants):
             topic = form.topic_of(orders.table)
             stack.kafka.create_topic(topic, partitions=partitions)
             say(f"writing {len(orders):,} events to {partitions} partitions of {topic}")
             sizes[form] = produce(stack.kafka, {topic: orders.in_form(form)})
-        catalog = with_table(stack, orders.table) if database else ""
+        catalogs = with_tables(stack, orders.table, database) if database else {}
         expected = orders.rows()
         work = stack.directory / "work"
         try:
@@ -401,7 +402,7 @@ def contest(
                     one, home = contestants[at], work / contestants[at].who
                     task = Task(
                         home, stack.kafka, orders.table, partitions, batch, fresh_s, memory,
-                        form=one.form, database=catalog if one.form is MARIADB else "",
+                        form=one.form, database=catalogs.get(one.form, ""),
                     )  # fmt: skip
                     say(f"round {number + 1} of {rounds}: {one.who}")
                     run = measured(one, task, orders, expected)
@@ -452,12 +453,20 @@ def local_kafka(*databases: str) -> LocalStack:
     return LocalStack(name="bench", services=("kafka", *databases), quick=False)
 
 
-def with_table(stack: LocalStack, table: str) -> str:
-    """Make the table in MariaDB or MySQL, empty: its catalog types the events. Its address."""
-    database = stack.fresh_database(name=MARIADB.schema)
-    database.execute(
-        f"CREATE TABLE {table} (id bigint PRIMARY KEY, customer_id bigint NOT NULL,"
-        " status varchar(20) NOT NULL, quantity int NOT NULL, amount decimal(12, 2) NOT NULL,"
-        " updated_at datetime(6) NOT NULL, note varchar(100))"
-    )
-    return database.dsn
+def with_tables(stack: LocalStack, table: str, service: str) -> dict[Form, str]:
+    """Make the table, empty, in PostgreSQL and in another database: their catalogs type the events.
+
+    Returns:
+        The addresses of the two.
+    """
+    found = {}
+    for form, moment in ((POSTGRES, "timestamp"), (MARIADB, "datetime(6)")):
+        server = stack.postgres if form is POSTGRES else stack.database_server(service)
+        database = stack.fresh_database(name="shop", server=server)
+        database.execute(
+            f"CREATE TABLE {table} (id bigint PRIMARY KEY, customer_id bigint NOT NULL,"
+            " status varchar(20) NOT NULL, quantity int NOT NULL, amount decimal(12, 2) NOT NULL,"
+            f" updated_at {moment} NOT NULL, note varchar(100))"
+        )
+        found[form] = database.dsn
+    return found

@@ -6,8 +6,8 @@
 
 The same topic, one contestant after the other, on the same machine. With `--start-rows` the table
 has so many rows before the first event; several numbers are a series. With `--database mariadb`
-lakemark applies the same events once more, as MariaDB's connector writes them, whose types it takes
-from a MariaDB's catalog. See bench/README.md.
+lakemark applies the same events once more, as MariaDB's connector writes them; the types of both
+come from the catalogs of databases then. See bench/README.md.
 """
 
 import argparse

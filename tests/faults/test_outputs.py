@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import load
-from stack import every_type
 from stack.local import ROOT, Database, Servers
 from stack.processes import wait_for
+from stack.shop_dialect import dialect_of
 from tests.kit.broken import revive
 from tests.kit.http_side import HttpSide
 from tests.kit.nightly import NIGHTLY, nightly
@@ -23,7 +22,7 @@ from tests.kit.output_topics import OutputTopic, came_again, schema_of, settled
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.rendered_rows import assert_read_as_written
 from tests.kit.running import STATE_S, Running
-from tests.kit.servers import ends_servers
+from tests.kit.servers import EACH, choose_pipelines, database_server, ends_servers, pipeline_of
 from tests.kit.snapshots import SNAPSHOT, Snapshots
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("streaming")]  # fmt: skip
@@ -34,7 +33,6 @@ KILLS = 3
 # One, nightly two, and as many where the connector's task had failed.
 CONNECT_RESTARTS = 4 if NIGHTLY else 2
 PLACEHOLDER = b"__debezium_unavailable_value"
-LIMITS = every_type.Limits.of({})
 # One writer, so the order of its numbers is that of the commits.
 NEXT = "nextval('told')::int"
 WRITES = (
@@ -45,18 +43,23 @@ WRITES = (
 )
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    choose_pipelines(metafunc)
+
+
 @pytest.fixture(scope="module")
-def pipeline(stack: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with stack.fresh_database() as database:
+def pipeline(
+    stack: Servers, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Running]:
+    with stack.fresh_database(server=database_server(stack, request.param)) as database:
         for table in ("docs", "emptied", "quiet"):
             database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, n int, big text)")
-            database.execute(f"ALTER TABLE {table} ALTER COLUMN big SET STORAGE EXTERNAL")
-            database.execute(
-                f"INSERT INTO {table} SELECT g, 0, repeat(g::text, 2000)"
-                " FROM generate_series(1, 200) AS g"
-            )
+            if request.param == "postgres":
+                database.execute(f"ALTER TABLE {table} ALTER COLUMN big SET STORAGE EXTERNAL")
+            rows = ((number, 0, str(number) * 2000) for number in range(1, 201))
+            database.insert(table, ("id", "n", "big"), rows)
         with database.connect() as connection:
-            every_type.create(connection, LIMITS)
+            dialect_of(database).every_type(connection)
         database.start_connector({"snapshot.mode": "no_data"})
         prefix = f"{database.name}.clean"
         sections = {**SNAPSHOT, "output": {"topic_prefix": prefix}}
@@ -70,16 +73,17 @@ def arrived(pipeline: Running, table: str, *, placeholders: int = 0) -> OutputTo
     return settled(pipeline, table, placeholders=placeholders)
 
 
+@pipeline_of(*EACH)
 def test_a_snapshot_and_its_events(pipeline: Running, snapshots: Snapshots):
-    database = pipeline.database
-    run = snapshots.start("public.docs", delay="20ms", chunk_rows=20)
+    database, docs = pipeline.database, pipeline.database.identifier("docs")
+    run = snapshots.start(docs, delay="20ms", chunk_rows=20)
     snapshots.wait_note(run, "STARTED")
     database.execute("UPDATE docs SET n = 1 WHERE id % 3 = 0")
     database.execute("DELETE FROM docs WHERE id % 7 = 0")
-    database.execute("INSERT INTO docs SELECT g, 2, 'new' FROM generate_series(300, 310) AS g")
+    database.insert("docs", ("id", "n", "big"), [(key, 2, "new") for key in range(300, 311)])
     snapshots.completed(run, deadline_s=RUN_S)
     database.execute("UPDATE docs SET n = 3 WHERE id % 2 = 0")
-    topic = arrived(pipeline, "public.docs")
+    topic = arrived(pipeline, docs)
     reads = [one for one in topic.seen if one.value and one.event["op"] == "r"]
     assert reads
     assert {one.event["source"]["snapshot"] for one in reads} == {"incremental"}
@@ -87,10 +91,11 @@ def test_a_snapshot_and_its_events(pipeline: Running, snapshots: Snapshots):
     assert len(deletes) == len([one for one in topic.seen if one.value is None]) > 0
 
 
+@pipeline_of(*EACH)
 def test_events_come_as_they_are_with_headers_that_say_where_from(pipeline: Running):
     """Byte for byte, but for placeholders whose value is put in."""
     database = pipeline.database
-    topic = arrived(pipeline, "public.docs")
+    topic = arrived(pipeline, database.identifier("docs"))
     source, name = database.topic("docs"), load(pipeline.lakemark.config).name
     count = sum(database.stack.kafka.end_offsets(source).values())
     sent = {
@@ -117,11 +122,12 @@ def test_events_come_as_they_are_with_headers_that_say_where_from(pipeline: Runn
     assert min(equal[op] for op in "cud") > 5
 
 
+@pipeline_of(*EACH)
 def test_snapshot_rows_are_the_records_of_the_connectors_own_incremental_snapshot(
     pipeline: Running, snapshots: Snapshots
 ):
     """Of every type, byte for byte."""
-    database, table = pipeline.database, "public.all_types"
+    database, table = pipeline.database, pipeline.database.identifier("all_types")
     ((count,),) = database.execute("SELECT count(*) FROM all_types")
     database.execute(
         "INSERT INTO debezium_signal VALUES ('own', 'execute-snapshot', %s)",
@@ -133,7 +139,7 @@ def test_snapshot_rows_are_the_records_of_the_connectors_own_incremental_snapsho
     snapshots.completed(snapshots.start(table), deadline_s=RUN_S)
     topic = arrived(pipeline, table)
     ours = {one.key: one.value for one in topic.seen if one.value is not None}
-    compared = assert_read_as_written(ours, theirs, schema_of(pipeline, table), HandlingModes())
+    compared = assert_read_as_written(ours, theirs, schema_of(pipeline, table), database.modes)
     assert compared > 10 * count
 
 

@@ -23,12 +23,13 @@ from stack.workload import Workload
 from tests.kit.nightly import NIGHTLY
 from tests.kit.output_topics import OutputTopic, settled
 from tests.kit.running import STATE_S, STREAM, Running
+from tests.kit.servers import EACH, choose_pipelines, database_server, pipeline_of
 from tests.kit.snapshots import Snapshots
 
 # "Within seconds": a standby has Spark up. On a machine with two cores that runs other things beside.
 TAKEN_OVER_S = 90.0
 ENDED_S = 15.0  # beyond the grace time: Spark and its workers go down
-TOLD = ("public.orders", "public.customers", "public.line_items", f"public.{ODD}")
+TOLD = ("orders", "customers", "line_items", ODD)
 ROWS = 180_000
 BULK = "INSERT INTO bulk SELECT n, repeat(md5(n::text), 9) FROM generate_series({}, {}) AS n"
 # Several batches of `BULK`: each lasts for seconds, and ends within the grace time on any machine.
@@ -57,11 +58,17 @@ class Pair:
         self.first, self.second = self.second, self.first
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    choose_pipelines(metafunc, "pair")
+
+
 @pytest.fixture(scope="module")
-def pair(stack: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(
+    stack: Servers, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Pair]:
     """A pipeline that runs, and a second process that stands by; for the tests in their order."""
     folder = tmp_path_factory.mktemp("pipeline")
-    with stack.fresh_database() as database:
+    with stack.fresh_database(server=database_server(stack, request.param)) as database:
         shop.create(database)
         shop.fill(database, scale=0.02)
         database.execute("CREATE TABLE bulk (id int PRIMARY KEY, note text)")
@@ -115,6 +122,7 @@ def test_a_process_that_slept_in_a_batch_writes_nothing_after_it_was_superseded(
     pair.change_places()
 
 
+@pipeline_of(*EACH)
 def test_the_second_takes_over_when_the_first_is_killed(pair: Pair):
     running, first, second = pair.running, pair.first, pair.second
     before = len(second.events("pipeline.streaming"))  # it may have run before
@@ -182,7 +190,8 @@ def told_in_order(running: Running) -> None:
     told = set[str]()
     for table in TOLD:
         # A key that moves keeps a value that no record has: that is passed on as it came.
-        topic = settled(running, table, placeholders=sys.maxsize)
+        name = running.database.identifier(table)
+        topic = settled(running, name, placeholders=sys.maxsize)
         assert topic.repeated() == []
         told |= {one.event["op"] for one in topic.seen if one.value}
     assert told == {"r", "c", "u", "d"}

@@ -18,7 +18,7 @@ from stack.kafka import kafka_jars
 from stack.lakemark_process import write_config
 from stack.local import Database
 from tests.kit.command_line import invoke
-from tests.kit.servers import EACH_DATABASE
+from tests.kit.servers import EACH, EACH_DATABASE, on
 
 pytestmark = pytest.mark.integration
 
@@ -215,3 +215,32 @@ def test_the_worker_says_what_it_is(database: Database, tmp_path: Path):
     assert facts.skew_s is not None
     assert abs(facts.skew_s) < 5
     assert facts.version[0].isdigit()
+
+
+@on(*EACH[1:])
+def test_what_is_broken_in_mariadb_and_mysql_is_named_and_what_it_says_mends_it(
+    any_database: Database, tmp_path: Path
+):
+    database, user = any_database, f"lakemark_{any_database.name}"
+    for statement in (ORDERS, EVENTS, "INSERT INTO orders VALUES (1, 'a')"):
+        database.execute(statement)
+    database.execute(f"CREATE USER {user}")
+    try:
+        database.execute(f"GRANT SELECT ON {database.name}.* TO {user}")
+        database.start_connector({"skipped.operations": "t"})
+        database.stack.kafka.read(database.topic("orders"), count=1)
+        url = database.dsn.replace("root@", f"{user}@")
+        file = write_config(database, tmp_path, {"database": {"url": url}})
+
+        code, found = doctor(file)
+
+        by_check = {(f["check"], f["subject"]): f for f in found}
+        key = by_check.pop(("key", database.identifier("events")))
+        skipped = by_check.pop(("connector setting", "skipped.operations"))
+        assert by_check == {}
+        assert (code, key["verdict"], skipped["verdict"]) == (1, "error", "warning")
+        database.execute(key["mend"].replace(PLACEHOLDER, "id"))
+        database.start_connector()
+        assert doctor(file) == (0, [])
+    finally:
+        database.execute(f"DROP USER {user}")

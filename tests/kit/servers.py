@@ -69,19 +69,19 @@ EACH_DATABASE = on(*EACH)
 
 
 def pipeline_of(*services: Any) -> pytest.MarkDecorator:
-    """Give a test its module's `pipeline` with a database of each of these services.
+    """Give a test its module's pipeline with a database of each of these services.
 
     For modules that call `choose_pipelines`; without the mark it is PostgreSQL's.
     """
     return pytest.mark.pipeline_of(services)
 
 
-def choose_pipelines(metafunc: pytest.Metafunc) -> None:
-    """Say which service the fixture `pipeline` of a test gets as its parameter."""
-    if "pipeline" in metafunc.fixturenames:
+def choose_pipelines(metafunc: pytest.Metafunc, fixture: str = "pipeline") -> None:
+    """Say which service the fixture with a module's pipeline gets as its parameter."""
+    if fixture in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("pipeline_of")
         services = mark.args[0] if mark else ("postgres",)
-        metafunc.parametrize("pipeline", services, indirect=True, scope="module")
+        metafunc.parametrize(fixture, services, indirect=True, scope="module")
 
 
 def database_server(chosen: Servers, service: str) -> SourceServer:
