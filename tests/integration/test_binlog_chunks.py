@@ -34,8 +34,9 @@ T = "shop.t"
 
 @pytest.fixture(autouse=True)
 def waked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where XA was used once each read waits: here not for long."""
+    """Where XA was used each read waits: here not for long, and not for what does not end."""
     monkeypatch.setattr(binlog_snapshot, "WAKED_S", 0.05)
+    monkeypatch.setattr(binlog_snapshot, "ENDED_WITHIN_S", 1.0)
 
 
 def moment(text: str) -> datetime:
@@ -439,11 +440,17 @@ def prepare(sql: Session) -> None:
     sql.execute(f"XA PREPARE {XID}")
 
 
-def test_a_prepared_transaction_is_in_the_log_and_not_in_a_read_so_the_chunk_waits(sql, reader):
+def test_a_prepared_transaction_is_in_the_log_and_not_in_a_read_so_the_chunk_waits(
+    binlog_server, sql, reader
+):
     plain(sql)
     prepare(sql)
     try:
         assert code(DependencyError, reader.read, T) == "transaction-prepared"
+        assert reasons_against(access(binlog_server), T) == [], (
+            "it is waited for when rows are read"
+        )
+        assert len(cut(binlog_server, 5)) == 2
         timer = threading.Timer(0.3, sql.execute, [f"XA COMMIT {XID}"])
         timer.start()
         assert [row["id"] for row in rows_of(reader)] == [*range(1, 10), 77]

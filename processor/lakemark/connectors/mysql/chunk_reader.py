@@ -54,7 +54,7 @@ class MySqlReader:
         began, as the stream asks for runs by itself, and the connector's settings may have been
         changed since.
         """
-        with open_table(self.kept.checked(), table, self._known) as opened:
+        with open_table(self.kept.checked(), table, self._known, is_read=True) as opened:
             for reason in refused(opened, self._access):
                 raise TableError(f"{table}: {reason.message}", code=reason.code, hint=reason.hint)
             source_ts = _clock(opened)

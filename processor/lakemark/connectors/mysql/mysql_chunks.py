@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakemark.connectors.database import RowsOfSnapshot
 from lakemark.connectors.mysql.binlog_place import BinlogPlace
-from lakemark.connectors.mysql.binlog_snapshot import consistent_snapshot
+from lakemark.connectors.mysql.binlog_snapshot import brief_snapshot, consistent_snapshot
 from lakemark.connectors.mysql.catalog import CatalogColumn
 from lakemark.connectors.mysql.column_sql import cell, exact, selected
 from lakemark.connectors.mysql.key_sql import (
@@ -75,7 +75,9 @@ class OpenTable:
 
 
 @contextmanager
-def open_table(session: Session, table: str, known: KnownTables) -> Iterator[OpenTable]:
+def open_table(
+    session: Session, table: str, known: KnownTables, *, is_read: bool = False
+) -> Iterator[OpenTable]:
     """Begin a read-only transaction that sees one moment of a table.
 
     1. The table's definition is read.
@@ -90,6 +92,7 @@ def open_table(session: Session, table: str, known: KnownTables) -> Iterator[Ope
         session: of `connect`, outside a transaction.
         table: its name, as events have it.
         known: what the catalog has said of tables.
+        is_read: whether its rows are kept. Else the proof says nothing, and nothing is waited for.
 
     Raises:
         TableError: ``not-a-table``, ``table-gone``, ``no-key``, ``key-type``, ``schema-changed``,
@@ -100,7 +103,7 @@ def open_table(session: Session, table: str, known: KnownTables) -> Iterator[Ope
     with translated(table):
         source = table_name(*pair_of(table))
         before = definition(session, table)
-        with consistent_snapshot(session) as place:
+        with (consistent_snapshot if is_read else brief_snapshot)(session) as place:
             session.execute(f"SELECT 1 FROM {source.replace('%', '%%')} LIMIT 0")  # noqa: S608
             if definition(session, table) != before:
                 raise _changed(table)
