@@ -49,7 +49,7 @@ class Shop:
         database.execute(insert(1, 300))
         database.start_connector({"snapshot.mode": mode})
         sections = {
-            "snapshot": {"chunk_rows": 40, "repair_interval": "5s"},
+            "snapshot": {"chunk_rows": 80, "repair_interval": "5s"},
             "source": {
                 "connect": {"url": database.stack.connect.url, "connector": database.name},
                 "watch_interval": "1s",

@@ -65,11 +65,15 @@ class ToyServer:
         tables: `v` by key, by table.
         place: where its log ends, a position behind its epoch.
         life: name of its life.
+        asked: where its log ended when a read asked for it; None for no earlier than its rows.
+        ticked: where it ended at the last tick, which is earlier.
     """
 
     tables: dict[str, dict[int, str]] = field(default_factory=dict)
     place: Callable[[], bytes] = lambda: bytes(16)
     life: str = "the first"
+    asked: Callable[[], bytes] | None = None
+    ticked: bytes = b""
 
     def rows(self, table: str) -> dict[int, str]:
         if table not in self.tables:
@@ -92,7 +96,7 @@ def registered(server: ToyServer) -> Iterator[DatabaseConfig]:
 
 @dataclass(frozen=True)
 class ToyProof:
-    """What was read is all that the log had up to a place, and nothing behind it."""
+    """What was read is all that the log had up to a place."""
 
     life: str
     place: bytes
@@ -127,7 +131,8 @@ class ToyReader:
     def _rows(self, table: str, rows: Mapping[int, str | None], *names: str) -> RowsOfSnapshot:
         columns = {"id": pa.array(rows, pa.int64()), "v": pa.array(rows.values(), pa.string())}
         keys = pa.array([b"[%d]" % key for key in rows], pa.binary())
-        proof = ToyProof(self.server.life, self.server.place())
+        place = self.server.place() if self.server.asked is None else self.server.asked()
+        proof = ToyProof(self.server.life, max(place, self.server.ticked))
         chosen = pa.table({name: columns[name] for name in names})
         return RowsOfSnapshot(chosen, pa.chunked_array([keys]), _schema(table), proof)
 
@@ -173,6 +178,7 @@ class ToyWindows:
 
     def write(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
         proof = ToyProof(self.server.life, self.server.place())
+        self.server.ticked = proof.place
         return proof if opens is None else Watermark(str(opens.uuid), proof, proof.place)
 
     def drop(self) -> None:

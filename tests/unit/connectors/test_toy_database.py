@@ -137,13 +137,17 @@ def change(world: World, dice: Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.sampled(1)
-def test_a_snapshot_of_it_beside_its_changes_makes_an_equal_table(tmp_path, seed):
+def test_a_snapshot_of_it_beside_its_changes_makes_an_equal_table(tmp_path, seed, waits):
+    """A read's place is where its rows are taken, or where it began to wait, changes before that."""
     dice, server = Random(seed), ToyServer()
     settings = Settings(PIPELINE, shards=2, chunk_rows=3, parallelism=2, interval=1.0)
     with registered(server) as config:
         rows = {ORDERS: {key: f"o{key}" for key in range(0, 30, 2)}}
         world = ToyWorld(tmp_path, rows, config, server, settings)
+        if waits:
+            server.asked = lambda: bound_of(STEP * max(0, world.log_end - dice.randrange(4)))
         world.execute("r1", ORDERS)
         world.hold = True  # reads end when the dice say so, changes before and behind them
         for _ in range(400):
