@@ -23,7 +23,7 @@ from stack.workload import Workload
 from tests.kit.nightly import NIGHTLY
 from tests.kit.output_topics import OutputTopic, settled
 from tests.kit.running import STATE_S, STREAM, Running
-from tests.kit.servers import EACH, choose_pipelines, database_server, pipeline_of
+from tests.kit.servers import AT_NIGHT, choose_pipelines, database_server, pipeline_of
 from tests.kit.snapshots import Snapshots
 
 # "Within seconds": a standby has Spark up. On a machine with two cores that runs other things beside.
@@ -122,7 +122,7 @@ def test_a_process_that_slept_in_a_batch_writes_nothing_after_it_was_superseded(
     pair.change_places()
 
 
-@pipeline_of(*EACH)
+@pipeline_of(*AT_NIGHT)
 def test_the_second_takes_over_when_the_first_is_killed(pair: Pair):
     running, first, second = pair.running, pair.first, pair.second
     before = len(second.events("pipeline.streaming"))  # it may have run before

@@ -18,7 +18,7 @@ from stack.kafka import kafka_jars
 from stack.lakemark_process import write_config
 from stack.local import Database
 from tests.kit.command_line import invoke
-from tests.kit.servers import EACH, EACH_DATABASE, on
+from tests.kit.servers import AT_NIGHT, EACH, on
 
 pytestmark = pytest.mark.integration
 
@@ -124,7 +124,7 @@ def test_columns_that_the_lake_will_not_hold_as_they_are(database: Database, tmp
     assert "pg_lsn" not in columns["reason"], "it is left out on purpose"
 
 
-@EACH_DATABASE
+@on(*AT_NIGHT)
 def test_output_topics_that_lakemark_did_not_make(any_database: Database, tmp_path: Path):
     database = any_database
     database.execute(ORDERS)
@@ -170,7 +170,7 @@ def test_a_paused_connector_and_a_table_that_is_not_published(database: Database
     assert doctor(file) == (0, [])
 
 
-@EACH_DATABASE
+@on(*AT_NIGHT)
 def test_events_that_are_gone_before_they_were_read(any_database: Database, tmp_path: Path):
     database = any_database
     database.execute(ORDERS)

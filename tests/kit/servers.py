@@ -64,6 +64,12 @@ EACH: Final = (
 )
 """The services that show what every database must: the older MariaDB and MySQL do it at night."""
 
+AT_NIGHT: Final = (
+    "postgres",
+    *(pytest.param(s, marks=nightly) for s in DATABASES if s != "postgres"),
+)
+"""The same where others than PostgreSQL have too little of their own in it for every run."""
+
 EACH_DATABASE = on(*EACH)
 """On a test that has `any_database` of each of them."""
 
