@@ -154,11 +154,13 @@ class BinlogHistory(History):
     def _recover(self) -> None:
         """`lakemark recover --new-epoch`, once for each time that it is asked for.
 
-        Where no event of the new log shows that it is another one, somebody knows it in the end.
+        Where no event of the new log shows that it is another one, somebody knows it in the end,
+        when all of the old log has been read: what is read later is of the new epoch.
         """
         state = self.pipeline.state
         stopped = state.stopped is not None and state.stopped.code == REGRESSED
-        known = self.resting and self.failed_over and not state.epochs
+        read = self.resting and not self.pipeline.behind() and not self.connector.waiting()
+        known = read and self.failed_over and not state.epochs
         if (stopped or known) and self.recovering == len(state.epochs):
             self.recovering += 1
             self.coordinator.say(type="new-epoch")
