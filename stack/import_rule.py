@@ -79,7 +79,8 @@ EDGES: Final[Mapping[str, str]] = {
     "connectors": "catalogs connect_rest connector registry",
     "connectors.mysql": (
         "binlog_snapshot chunk_reader facts_database key_cuts mysql_catalog mysql_chunks "
-        "mysql_database mysql_errors mysql_facts mysql_rows mysql_session planned_tables"
+        "mysql_database mysql_errors mysql_facts mysql_rows mysql_session mysql_windows "
+        "planned_tables"
     ),
     "connectors.postgres": (
         "chunk_reader facts_database planned_tables postgres postgres_chunks postgres_copy "

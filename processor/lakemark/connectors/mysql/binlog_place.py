@@ -83,3 +83,20 @@ def held_ids(owned: str) -> set[str]:
             elif number:
                 name = f"{server[:_UUID]}:{number}"
     return ids
+
+
+def covers(seen: str, logged: str) -> bool:
+    """Say whether some transactions have all others before them, or among them.
+
+    Args:
+        seen: the newest of each domain, as ``binlog_gtid_pos`` has them.
+        logged: those that are asked for, as ``gtid_binlog_pos`` has them.
+    """
+    newest = _newest(seen)
+    return all(number <= newest.get(domain, -1) for domain, number in _newest(logged).items())
+
+
+def _newest(gtids: str) -> dict[str, int]:
+    """Return the numbers of ``domain-server-number,…`` by domain."""
+    parts = [gtid.split("-") for gtid in gtids.split(",") if gtid]
+    return {domain: int(number) for domain, _, number in parts}

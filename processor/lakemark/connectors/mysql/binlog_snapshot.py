@@ -130,7 +130,23 @@ def log_end(session: Session) -> BinlogPlace:
         ConfigError: the server writes no log; ``server-privilege``.
         pymysql.MySQLError: as the server says.
     """
-    name, pos = _of_mariadb(session) if session.is_mariadb else _of_mysql(session)
+    return place_at(
+        session, *(snapshot_place(session) if session.is_mariadb else _of_mysql(session))
+    )
+
+
+def place_at(session: Session, name: str, pos: int) -> BinlogPlace:
+    """Return a place in the server's log.
+
+    Args:
+        session: of `connect`, outside a transaction.
+        name: of the log's file.
+        pos: in it.
+
+    Raises:
+        ConfigError: the server writes no log.
+        pymysql.MySQLError: as the server says.
+    """
     file = number_of(name)
     if file is None:
         raise ConfigError(
@@ -158,8 +174,17 @@ def may_ask(session: Session) -> bool:
         return error.code != NO_PRIVILEGE
 
 
-def _of_mariadb(session: Session) -> tuple[str, int]:
-    """Return file and place of a consistent snapshot, which takes no right."""
+def snapshot_place(session: Session) -> tuple[str, int]:
+    """Return the name of the file and the place of a consistent snapshot, of MariaDB.
+
+    It takes no right, and may be behind what is in the log: see `window_place`.
+
+    Args:
+        session: of `connect`, outside a transaction.
+
+    Raises:
+        pymysql.MySQLError: as the server says.
+    """
     try:
         session.execute(_BEGIN)
         where = {name.lower(): value for name, value in session.execute(_OF_SNAPSHOT)}

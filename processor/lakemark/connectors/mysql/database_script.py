@@ -153,6 +153,12 @@ def _rights_of_lakemark(wanted: ToPrepare, *, is_mariadb: bool) -> Iterator[Stat
         )
     why = "snapshots read the rows, and exact types come from the catalog"
     yield from _selects(why, wanted.chosen, _account(wanted.user), wanted)
+    if is_mariadb:
+        yield Statement(
+            "optional: without it the server looks for the log's last transaction in the log's file"
+            " each time that a window of a snapshot begins",
+            f"GRANT BINLOG MONITOR ON *.* TO {_account(wanted.user)};",
+        )
 
 
 def _selects(

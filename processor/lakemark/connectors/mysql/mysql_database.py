@@ -39,7 +39,6 @@ from lakemark.connectors.mysql import (
     mysql_catalog,
     mysql_facts,
 )
-from lakemark.connectors.mysql.binlog_snapshot import log_end
 from lakemark.connectors.mysql.catalog_facts import SourceFacts, TableFacts
 from lakemark.connectors.mysql.chunk_reader import MySqlReader
 from lakemark.connectors.mysql.committed_offsets import committed_position
@@ -48,6 +47,7 @@ from lakemark.connectors.mysql.facts_database import DatabaseWatch, database_fac
 from lakemark.connectors.mysql.mysql_errors import translated
 from lakemark.connectors.mysql.mysql_session import BRIEFLY, LOCK_TIMEOUT, KeptSession
 from lakemark.connectors.mysql.mysql_url import DatabaseAddress
+from lakemark.connectors.mysql.mysql_windows import window_place
 from lakemark.connectors.mysql.planned_tables import planned_tables
 from lakemark.connectors.preparation import Script, ToPrepare
 from lakemark.connectors.refusals import Refusal
@@ -257,7 +257,7 @@ class MySqlWindows:
         """See `WindowWriter`."""
         try:
             with translated():
-                place = log_end(self.kept.get())
+                place = window_place(self.kept.get())
         except LakemarkError:
             self.kept.drop()
             raise

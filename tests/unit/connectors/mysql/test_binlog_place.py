@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.connectors.database import Watermark
-from lakemark.connectors.mysql.binlog_place import BinlogPlace, Server, held_ids
+from lakemark.connectors.mysql.binlog_place import BinlogPlace, Server, covers, held_ids
 
 OWNED = (
     "33cc7b62-eb8a-11f1-9a9d-02fc00000001:9#11:7#1033cc7b62-eb8a-11f1-9a9d-02fc00000001:b:1#14"
@@ -69,3 +69,23 @@ def test_a_read_shows_what_stands_before_its_place_in_the_same_life(read: Binlog
     after = BinlogPlace(SERVER, 9, 400)
     assert read.shows(Watermark("w", after, after.place)) is shown
     assert pickle.loads(pickle.dumps(read)) == read
+
+
+@pytest.mark.parametrize(
+    ("seen", "logged", "are"),
+    [
+        ("0-1-4", "0-1-4", True),
+        ("0-1-5", "0-1-4", True),
+        ("0-1-3", "0-1-4", False),
+        ("0-1-10", "0-1-9", True),  # numbers, no texts
+        ("0-2-5", "0-1-4", True),  # another server has gone on
+        ("0-1-4,7-3-9", "7-3-9,0-1-4", True),
+        ("0-1-4,7-3-8", "7-3-9,0-1-4", False),
+        ("0-1-4", "0-1-4,7-3-1", False),
+        ("", "0-1-1", False),
+        ("", "", True),
+        ("0-1-4", "", True),
+    ],
+)
+def test_what_is_not_newer_in_any_domain_is_covered(seen, logged, are):
+    assert covers(seen, logged) is are
