@@ -7,6 +7,7 @@ import pytest
 from lakemark.settings.config import DatabaseConfig
 from stack.kafka import Kafka
 from stack.local import Database, Servers
+from stack.mysql import LocalBinlogServer
 from stack.servers import VARIABLE, Way
 from tests.kit.servers import WAY, own_server, servers
 from tests.kit.strict_kafka import strict_kafka
@@ -38,15 +39,21 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 
 
 @pytest.fixture(scope="module", params=["mariadb-11.4", "mariadb-10.11", "mysql-9.7"])
-def binlog_server(
+def binlog_source(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[DatabaseConfig]:
+) -> Iterator[LocalBinlogServer]:
     """A MariaDB or MySQL without connectors, whose settings a module may change."""
     if WAY is not Way.PROCESSES:
         pytest.skip(f"{request.param} runs as a child process alone ({VARIABLE} is {WAY})")
     directory = tmp_path_factory.mktemp("binlog")
     with own_server(request.param, directory) as started:
-        yield DatabaseConfig(url=f"{started.dsn()}?ssl-mode=disabled")
+        yield started
+
+
+@pytest.fixture(scope="module")
+def binlog_server(binlog_source: LocalBinlogServer) -> DatabaseConfig:
+    """The address of `binlog_source`."""
+    return DatabaseConfig(url=f"{binlog_source.dsn()}?ssl-mode=disabled")
 
 
 @pytest.fixture

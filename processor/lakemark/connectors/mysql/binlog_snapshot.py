@@ -60,7 +60,7 @@ ENDED_WITHIN_S: Final = 10.0
 longer, such as the transaction of a replica or a prepared one that is forgotten, is waited for by
 those who read again."""
 
-_PAUSE_S: Final = 0.002
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.1  # between two questions
 _NO_RIGHT: Final = frozenset({1227, 1401})
 """Errors that say that we may not; the latter is `XA RECOVER`'s."""
 
@@ -206,12 +206,13 @@ def _wait_for_end(
     error: Callable[[set[str]], DependencyError],
 ) -> None:
     """Return when all transactions that are unfinished now have ended."""
-    begun = time.monotonic()
+    begun, pause = time.monotonic(), _FIRST_PAUSE_S
     waited = unfinished(session)
     while waited:
         if time.monotonic() - begun > ENDED_WITHIN_S:
             raise error(waited)
-        time.sleep(_PAUSE_S)
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
         waited &= unfinished(session)
 
 
