@@ -98,7 +98,7 @@ def _log(*, is_mariadb: bool) -> Iterator[Statement]:
     yield Statement(
         "a connector that stands still for longer loses its place, and all tables are read again",
         f"SET GLOBAL binlog_expire_logs_seconds ="
-        f" IF({seconds} BETWEEN 1 AND {least - 1}, {KEPT_S}, {seconds});",
+        f" CAST(IF({seconds} BETWEEN 1 AND {least - 1}, {KEPT_S}, {seconds}) AS UNSIGNED);",
     )
 
 
