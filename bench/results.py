@@ -101,10 +101,10 @@ PUBLISHED: Final = (
         "snapshot-mariadb",
         "snapshot",
         (
-            *("--database", "mariadb", "--rows", "5000000", "--rate", "0", "--parallelism", "4"),
+            *("--database", "mariadb", "--rows", "3000000", "--rate", "0", "--parallelism", "4"),
             *("--connector-chunks", "10240", "--engine", "deletion-vectors"),
         ),
-        "A snapshot of MariaDB, five million rows",
+        "A snapshot of MariaDB, three million rows",
     ),
     Published(
         "latency",
