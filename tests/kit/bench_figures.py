@@ -4,9 +4,10 @@ import re
 
 from bench import page, results
 
-(SMALL, FRESH, RANDOM, HOT, SERIES, TABLES, RATE, FAR, SNAPSHOT, WHOLE, LATENCY, CLUSTER) = (
+(SMALL, FRESH, RANDOM, HOT, SERIES, MARIADB, TABLES, RATE, FAR, *_, LATENCY, CLUSTER) = (
     results.PUBLISHED
 )
+(SNAPSHOT, WHOLE, OF_MARIADB) = (one for one in results.PUBLISHED if one.bench == "snapshot")
 NUMBER = re.compile(r"(?<![A-Za-z\d,.])\d[\d,]*(?:\.\d+)?")
 
 
@@ -124,11 +125,13 @@ def all_of():
         "large-random": figures(RANDOM, [contestant("lakemark-x", 20_000, start=10_000)]),
         "large-hot": figures(HOT, [contestant("lakemark-x", 21_000, start=10_000)]),
         "series": figures(SERIES, sizes),
+        "mariadb": figures(MARIADB, [contestant("lakemark-x, mariadb", 29_000)]),
         "tables": figures(TABLES, many),
         "rate": figures(RATE, rates),
         "far": figures(FAR, away),
         "snapshot": figures(SNAPSHOT, taken),
         "snapshot-large": figures(WHOLE, taken[:2] + taken[4:5], where=stages),
+        "snapshot-mariadb": figures(OF_MARIADB, taken[:2] + taken[4:5]),
         "latency": figures(LATENCY, late),
         "cluster": figures(CLUSTER, spent),
     }
