@@ -44,8 +44,7 @@ def decoded_in_the_query(patch):
     query.query(spark, config, query.ChangeLog("a", {}, {}), None, armed=True)
 
 
-def decoded_beside_it(patch):
-    patch.setattr(query.fetch, "records", lambda *_: iter([]))
+def decoded_beside_it(_):
     spark = Frame()
     spark.sparkContext = SimpleNamespace(defaultParallelism=1)
     query.decoded(spark, query.ChangeLog("a", {}, {}), [OffsetRange("a", 0, 0, 1)], lambda: None)
@@ -58,7 +57,7 @@ def merged(_):
 
 @pytest.mark.parametrize("stage", [decoded_in_the_query, decoded_beside_it, merged])
 def test_an_error_in_a_stage_carries_its_code(monkeypatch, stage):
-    for name in ("decode", "merge"):
+    for name in ("decode", "decode_ranges", "merge"):
         monkeypatch.setattr(tasks, name, failing)
     monkeypatch.setattr(operator, "reconciled", lambda *_, **__: None)
     with pytest.raises(DependencyError) as caught:
