@@ -1,17 +1,15 @@
-"""The server, its log and the signal table: from what they say of themselves to findings. Pure."""
+"""The server and its log: from what they say of themselves to findings. Pure."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from lakemark.connectors.mysql.names import table_name
 from lakemark.model.findings import Finding, clock, fine, warning, wrong
-from lakemark.settings.table_id import pair_of
 
 CHECKS: Final = (
     *("database", "binary log", "row image", "log compression", "transaction ids"),
-    *("replication", "rights", "log retention", "server id", "signal table"),
+    *("replication", "rights", "log retention", "server id"),
 )
 
 VARIABLES: Final = (
@@ -30,13 +28,9 @@ FORMAT: Final = "SET GLOBAL binlog_format = 'ROW';"
 IMAGE: Final = "SET GLOBAL binlog_row_image = 'FULL';"
 WHOLE_JSON: Final = "SET GLOBAL binlog_row_value_options = '';"
 UNCOMPRESSED: Final = "SET GLOBAL log_bin_compress = OFF;"
-SIGNAL_COLUMNS: Final = (
-    "(id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048))"
-)
 
 LEAST_KEPT: Final = timedelta(days=1)
 KEPT_S: Final = 604_800
-_LEAST_COLUMNS: Final = 3  # id, type, data
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +66,20 @@ class ServerFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class SignalTable:
-    """The connector's signal table.
-
-    Attributes:
-        table: its text.
-        columns: how many it has; 0 = there is no such table, or we may not see it.
-    """
-
-    table: str
-    columns: int
-
-
-@dataclass(frozen=True, slots=True)
 class DatabaseFacts:
     """All of them.
 
     Attributes:
         server: always known.
         reader_id: `database.server.id` of the connector; empty when unknown.
-        signal: None where lakemark needs no signal table, or the connector has none.
     """
 
     server: ServerFacts
     reader_id: str = ""
-    signal: SignalTable | None = field(default=None)
 
 
 def findings(facts: DatabaseFacts) -> list[Finding]:
-    """Return all findings about the server, its log and the signal table."""
+    """Return all findings about the server and its log."""
     server = facts.server
     return [
         fine("database", server.address, f"{server.name} {server.version} as {server.user}"),
@@ -113,7 +92,6 @@ def findings(facts: DatabaseFacts) -> list[Finding]:
         _rights(server),
         _retention(server),
         *_reader(server, facts.reader_id),
-        *(_signal(facts.signal) if facts.signal else ()),
     ]
 
 
@@ -247,18 +225,6 @@ def _reader(server: ServerFacts, reader_id: str) -> Iterator[Finding]:
         )
     else:
         yield fine("server id", server.address, f"{ours}; the connector reads as {reader_id}")
-
-
-def _signal(signal: SignalTable) -> Iterator[Finding]:
-    name = table_name(*pair_of(signal.table))
-    create = f"CREATE TABLE {name} {SIGNAL_COLUMNS};"
-    if not signal.columns:
-        yield wrong("signal table", signal.table, "is not there, or may not be seen", create)
-    elif signal.columns < _LEAST_COLUMNS:
-        reason = "has not the columns id, type and data"
-        yield wrong("signal table", signal.table, reason, f"DROP TABLE {name}; {create}")
-    else:
-        yield fine("signal table", signal.table, "is there")
 
 
 def _number(text: str | None) -> float:

@@ -14,7 +14,6 @@ from lakemark.connectors.mysql.checks_server import (
     VARIABLES,
     DatabaseFacts,
     ServerFacts,
-    SignalTable,
 )
 from lakemark.connectors.mysql.checks_tables import Relation
 from lakemark.connectors.mysql.connector_settings import server_id_of
@@ -40,9 +39,6 @@ WHERE table_schema NOT IN %s AND table_type IN ('BASE TABLE', 'SYSTEM VERSIONED'
 ORDER BY table_schema, table_name
 """
 _NAMES: Final = "SELECT table_schema, table_name FROM information_schema.tables"
-_WIDTH: Final = """
-SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
-"""
 _REFUSED: Final = frozenset({1044, 1142, 1143, 1227})
 """Errors that say that we may not."""
 
@@ -52,7 +48,7 @@ class AllFacts:
     """All facts of one look.
 
     Attributes:
-        database: server, log and signal table.
+        database: server and log.
         relations: None where the connector is unknown.
         generated_lost: whether generated columns are not in the log.
     """
@@ -84,10 +80,7 @@ def database_facts(
         lost = session.is_mariadb and session.version >= _NO_GENERATED
         if connector is None:
             return AllFacts(DatabaseFacts(server), None, lost)
-        signal = None
-        if connector.signal_table is not None:
-            signal = SignalTable(connector.signal_table, _width(session, connector.signal_table))
-        facts = DatabaseFacts(server, server_id_of(connector.settings), signal)
+        facts = DatabaseFacts(server, server_id_of(connector.settings))
         return AllFacts(facts, _relations(session, connector, modes), lost)
 
 
@@ -110,11 +103,6 @@ def _server(session: Session, database: DatabaseConfig) -> ServerFacts:
         skew,
         may_ask(session),
     )
-
-
-def _width(session: Session, table: str) -> int:
-    ((count,),) = session.execute(_WIDTH, pair_of(table))
-    return int(count)
 
 
 def _relations(

@@ -4,7 +4,7 @@ import pytest
 
 from lakemark.connectors.mysql import checks_server, checks_tables
 from lakemark.connectors.mysql.catalog_facts import Cascade
-from lakemark.connectors.mysql.checks_server import DatabaseFacts, ServerFacts, SignalTable
+from lakemark.connectors.mysql.checks_server import DatabaseFacts, ServerFacts
 from lakemark.connectors.mysql.checks_tables import Relation
 from lakemark.connectors.mysql.connector_settings import MARIADB_TRAITS, TRAITS
 from lakemark.model.findings import Verdict
@@ -21,11 +21,11 @@ GOOD = {
 }
 
 
-def of_server(*, reader="5501", signal=None, is_mariadb=True, may_ask=True, **variables):
+def of_server(*, reader="5501", is_mariadb=True, may_ask=True, **variables):
     server = ServerFacts(
         "localhost:3306", "lakemark@%", "11.4.5", is_mariadb, GOOD | variables, 0.1, may_ask
     )
-    return checks_server.findings(DatabaseFacts(server, reader, signal))
+    return checks_server.findings(DatabaseFacts(server, reader))
 
 
 def bad(findings):
@@ -33,7 +33,7 @@ def bad(findings):
 
 
 def test_a_server_as_it_should_be_has_nothing_to_say():
-    found = of_server(signal=SignalTable("shop.signals", 3))
+    found = of_server()
     assert bad(found) == set()
     assert {one.check for one in found} == {*checks_server.CHECKS, "clock"}
 
@@ -74,13 +74,6 @@ def test_rights_that_lack_are_named():
     assert bad(found) == {("rights", Verdict.ERROR)}
     (one,) = (one for one in found if one.check == "rights")
     assert one.mend.startswith("GRANT REPLICATION CLIENT, XA_RECOVER_ADMIN")
-
-
-@pytest.mark.parametrize("columns", [0, 2])
-def test_a_signal_table_that_takes_no_rows_is_an_error(columns):
-    found = of_server(signal=SignalTable("shop.signals", columns))
-    assert bad(found) == {("signal table", Verdict.ERROR)}
-    assert "CREATE TABLE `shop`.`signals`" in found[-1].mend
 
 
 def of_tables(*relations, is_mariadb=True, generated_lost=False, chosen=True):
