@@ -122,6 +122,11 @@ class Connector:
         return _other_topics(self.settings)
 
     @property
+    def schema_topic(self) -> str:
+        """The topic of changed schemas, where it is read: see `has_schema_topic`; else empty."""
+        return self.other_topics.get(SCHEMA_CHANGES, "") if self.traits.has_schema_topic else ""
+
+    @property
     def schemas_enabled(self) -> bool | None:
         """Say whether values carry their schema; None when the worker's default decides."""
         return _converter(self).carries_schemas("value")

@@ -39,17 +39,23 @@ class Right:
     prefixed: bool = False
 
 
-def own_rights(config: Config, changes: Sequence[str], heartbeat: str) -> Iterator[Right]:
+def own_rights(
+    config: Config, changes: Sequence[str], heartbeat: str, schema_topic: str = ""
+) -> Iterator[Right]:
     """Yield the rights of lakemark's principal.
 
     Args:
         config: ours.
         changes: what the names of the change topics begin with.
         heartbeat: the topic of the connector's heartbeats; empty where it writes none.
+        schema_topic: that of changed schemas; empty where it is not read.
     """
     for start in changes:
         why = "change events are read; with the settings doctor sees retention and compaction"
         yield Right(why, "topic", start, (*READ_TOPIC, SETTINGS), prefixed=True)
+    if schema_topic:
+        why = "here the connector says that it begins without offsets"
+        yield Right(why, "topic", schema_topic, (*READ_TOPIC, SETTINGS))
     for name in topic_plan(config):
         why = "a topic of lakemark's own (create: unless somebody else makes it)"
         yield Right(why, "topic", name, (*OWN_TOPIC, SETTINGS, CREATE))

@@ -10,7 +10,6 @@ from tests.kit.log_model import Entry
 from tests.kit.log_records import value_json
 from tests.kit.simulation.binlog_source import FIRST_FILE, BinlogSource, Place
 from tests.kit.simulation.connector import Change, Connector, Event
-from tests.kit.simulation.source import Committed
 
 KIND = "mariadb"
 
@@ -22,26 +21,10 @@ class BinlogConnector(Connector):
     source: BinlogSource
     metadata: bool = True
 
-    def _take(self, index: int, committed: Committed) -> None:
-        for number, (place, change) in enumerate(committed.changes):
-            self._put(index, number, change, place, committed.ts)
-        if committed.changes:
-            last = committed.changes[-1][0]
-            for key, row in sorted(committed.reads.items()):
-                change = {"op": "r", "key": key, "after": row}
-                number = len(committed.changes)
-                self._put(index, number, change, last, committed.ts, snapshot="incremental")
-
-    def _put(
-        self,
-        index: int,
-        number: int,
-        change: Change,
-        place: Any,
-        ts: int,
-        *,
-        snapshot: str = "false",
+    def _append(
+        self, index: int, number: int, change: Change, lsn: Any, ts: int, *, snapshot: str = "false"
     ) -> None:
+        place: Place = lsn
         told = self.metadata and change["op"] != "t" and snapshot == "false"
         order = place.order if told else None
         at = self._position(place, order, own=snapshot in {"true", "last"})
@@ -107,7 +90,7 @@ class BinlogConnector(Connector):
         for key in keys:
             mark = "last" if key == keys[-1] else "true"
             change = {"op": "r", "key": key, "after": rows[key]}
-            self._put(-1, 0, change, place, source._now(), snapshot=mark)
+            self._append(-1, 0, change, place, source._now(), snapshot=mark)
         self.oldest = len(self.stream)
         self.snapshots += 1
 

@@ -91,7 +91,7 @@ class Connector:
                 self._append(index, number, change, lsn, committed.ts, snapshot="incremental")
 
     def _append(
-        self, index: int, number: int, change: Change, lsn: int, ts: int, *, snapshot: str = "false"
+        self, index: int, number: int, change: Change, lsn: Any, ts: int, *, snapshot: str = "false"
     ) -> None:
         sequence = (self.last_commit, lsn)
         position = stream_position(sequence)

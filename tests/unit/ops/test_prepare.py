@@ -295,6 +295,8 @@ def test_lakemarks_rights_are_those_of_the_pages_with_which_a_pipeline_runs(tmp_
 def test_the_connector_of_mariadb_has_its_history_too(tmp_path):
     script = written(tmp_path, MARIADB)[RIGHTS]
     found = rights(script, tmp_path, CONNECTOR="User:c", LAKEMARK="User:l")
+    read = {("User:l", one, "--topic", "shop", "literal") for one in ("Describe", "Read")}
+    assert read <= found, "there the connector says that it begins"
     of_connector = {(kind, name) for user, _, kind, name, _ in found if user == "User:c"}
     assert of_connector == {
         ("--topic", "shop."),

@@ -41,7 +41,8 @@ def acl_script(config: Config, connector: "Connector", homes: Sequence[str] | No
     user = config.kafka.security.sasl_username or "lakemark"
     head = _HEAD.format(brokers=shlex.quote(config.kafka.bootstrap_servers), user=shlex.quote(user))
     heartbeat = _heartbeat(connector)
-    own = own_rights(config, _changes(config, connector, homes), heartbeat)
+    changes = _changes(config, connector, homes)
+    own = own_rights(config, changes, heartbeat, connector.schema_topic)
     return "\n".join(
         [
             head,
