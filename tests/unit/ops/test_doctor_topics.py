@@ -135,6 +135,20 @@ def test_the_group_of_the_process_that_runs_the_pipeline():
     assert bad(findings(replace(FACTS, group=None), CONFIG)) == []
 
 
+def test_the_topic_that_says_that_the_connector_begins():
+    facts = replace(FACTS, schema_topic="shop")
+    (finding,) = bad(findings(facts, CONFIG))
+    assert (finding.subject, finding.verdict) == ("shop", WARNING)
+    assert "include.schema.changes" in finding.mend
+    assert bad(findings(replace(facts, streams=False), CONFIG)) == []
+    seen = {**FACTS.topics, "shop": Topic(EVERYTHING, 1, KEPT)}
+    assert bad(findings(replace(facts, topics=seen), CONFIG)) == []
+    (finding,) = bad(
+        findings(replace(facts, topics={**seen, "shop": Topic(frozenset(), 0, None)}), CONFIG)
+    )
+    assert (finding.check, finding.verdict) == ("rights", ERROR)
+
+
 # --- our own topics -------------------------------------------------------------------------
 
 

@@ -73,6 +73,7 @@ class KafkaFacts:
             is none.
         place: how far the pipeline has read.
         outputs: what is known of the output topics.
+        schema_topic: the connector's topic of changed schemas, where it is read.
     """
 
     cluster_id: str
@@ -86,6 +87,7 @@ class KafkaFacts:
     ahead_s: float | None = None
     place: PlaceFacts = field(default_factory=PlaceFacts)
     outputs: OutputFacts = field(default_factory=OutputFacts)
+    schema_topic: str = ""
 
 
 def findings(facts: KafkaFacts, config: Config) -> list[Finding]:
@@ -94,6 +96,7 @@ def findings(facts: KafkaFacts, config: Config) -> list[Finding]:
         _brokers(facts, config),
         *_clock(facts.ahead_s),
         *_change_topics(facts, config),
+        *_schema_topic(facts, config),
         *_own_topics(facts, config),
         *_group(facts, config),
         *checks_place.findings(facts.place, config),
@@ -136,6 +139,19 @@ def _change_topics(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
             yield fine("change topic", name, "not there yet: the table's first event creates it")
         else:
             yield from _change_topic(name, facts.topics[name], config)
+
+
+def _schema_topic(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
+    name = facts.schema_topic
+    if name in facts.topics:
+        yield from _change_topic(name, facts.topics[name], config)
+    elif name and facts.streams:
+        yield warning(
+            "change topic",
+            name,
+            "is not there: where the connector begins anew nothing says that changes are missing",
+            "set include.schema.changes of the connector to true",
+        )
 
 
 def _change_topic(name: str, topic: Topic, config: Config) -> Iterator[Finding]:

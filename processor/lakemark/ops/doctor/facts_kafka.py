@@ -54,7 +54,9 @@ def _facts(
     read = stored.state.offsets if stored.state else {}
     outputs = tables_of(config, connector, of_tables, stored.state)
     written = [topic_of(config.output.topic_prefix, t) for t in outputs] if config.output else []
-    names = dict.fromkeys((*topic_plan(config), *of_tables.values(), *read, *written))
+    schema_topic = connector.schema_topic if connector else ""
+    asked = (*topic_plan(config), *of_tables.values(), schema_topic, *read, *written)
+    names = dict.fromkeys(filter(None, asked))
     topics = _topics(cluster, list(names))
     change = [name for name in of_tables.values() if name in topics and topics[name].partitions]
     groups = [group_of(config.name, table) for table in outputs]
@@ -76,6 +78,7 @@ def _facts(
             groups=permitted,
             transaction_ms=brokers.transaction_ms,
         ),
+        schema_topic=schema_topic,
     )
 
 
