@@ -6,6 +6,7 @@ import pytest
 
 from lakemark.connectors.database import DatabaseAccess
 from lakemark.connectors.postgres.postgres_database import PostgresDatabase
+from lakemark.connectors.qualified_database import QualifiedDatabase
 from lakemark.connectors.registry import database_of
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import DatabaseConfig
@@ -40,6 +41,13 @@ class TestPostgres(DatabaseContract):
             f"INSERT INTO t SELECT n, 'v' || n FROM generate_series(0, {MOST - 1}) AS n"
         )
         config = DatabaseConfig(url=database.dsn)
-        found = database_of(DatabaseAccess(config, HandlingModes(), {}))
-        assert isinstance(found, PostgresDatabase)
+        access = DatabaseAccess(config, HandlingModes(), {}, qualifier=self.qualifier)
+        found = database_of(access)
+        assert isinstance(found, QualifiedDatabase if self.qualifier else PostgresDatabase)
         return Postgres(database, found)
+
+
+class TestOneOfSeveral(TestPostgres):
+    """The same contract, with a qualifier before the names of its tables."""
+
+    qualifier = "eu.shop"

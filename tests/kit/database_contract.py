@@ -25,6 +25,7 @@ from lakemark.connectors.database import (
 from lakemark.errors import RefusedError, TableError
 from lakemark.model.key_ranges import WHOLE, KeyRange, halves
 from lakemark.settings.config import DatabaseConfig
+from lakemark.settings.table_id import qualified
 
 TABLE, GONE, SIGNALS = "public.t", "public.gone", "public.debezium_signal"
 MOST = 12
@@ -53,13 +54,14 @@ class Served(Protocol):
 class Asked:
     """Who is asked; sessions end with the test."""
 
+    table: str
     reader: ChunkReader
     questions: TableQuestions
     windows: WindowWriter
 
 
 def read(asked: Asked, span: KeyRange = WHOLE, **more) -> dict[int, str]:
-    found = asked.reader.read(TABLE, span=span, **more).found
+    found = asked.reader.read(asked.table, span=span, **more).found
     rows = {row["id"]: row["v"] for row in found.rows.to_pylist()}
     assert sorted(found.keys.to_pylist()) == sorted(b"[%d]" % key for key in rows)
     return rows
@@ -68,6 +70,19 @@ def read(asked: Asked, span: KeyRange = WHOLE, **more) -> dict[int, str]:
 class DatabaseContract:
     """Inherit, and say which database it is."""
 
+    qualifier = ""
+    """Of the database's tables, see `QualifiedDatabase`."""
+
+    @property
+    def table(self) -> str:
+        """The table's name as the database is asked for it."""
+        return qualified(self.qualifier, TABLE)
+
+    @property
+    def gone(self) -> str:
+        """The name of a table that is not there."""
+        return qualified(self.qualifier, GONE)
+
     @abstractmethod
     def served(self, *args, **kwargs):
         """A fixture: the database, `MOST` rows in its table."""
@@ -75,21 +90,21 @@ class DatabaseContract:
     @pytest.fixture
     def asked(self, served: Served):
         database = served.database
-        windows = database.window_writer(SIGNALS, name="windows")
-        found = Asked(database.reader(), database.questions(name="questions"), windows)
+        windows = database.window_writer(qualified(self.qualifier, SIGNALS), name="windows")
+        found = Asked(self.table, database.reader(), database.questions(name="questions"), windows)
         yield found
         found.reader.close()
         found.questions.drop()
         found.windows.drop()
 
     def test_the_catalog_has_the_table_as_its_events_have_it(self, served: Served):
-        found = served.database.schemas([TABLE, GONE])
-        assert list(found) == [TABLE]
-        schema = found[TABLE]
+        found = served.database.schemas([self.table, self.gone])
+        assert list(found) == [self.table]
+        schema = found[self.table]
         assert (list(schema.by_name), list(schema.key)) == (["id", "v"], ["id"])
-        assert served.database.schemas(None, captured={TABLE}) == found
+        assert served.database.schemas(None, captured={self.table}) == found
         assert served.database.schemas(None, captured=set()) == {}
-        assert TABLE in served.database.table_names()
+        assert self.table in served.database.table_names()
 
     def test_it_answers_the_doctor_also_where_the_connector_is_unknown(self, served: Served):
         checks = served.database.checks
@@ -125,7 +140,7 @@ class DatabaseContract:
         for _ in range(2):
             reader = watch.reader()
             assert reader is None or (reader.trouble is not None) == (reader.active is None)
-            assert watch.there(frozenset({TABLE, GONE})) == {TABLE}
+            assert watch.there(frozenset({self.table, self.gone})) == {self.table}
             watch.close()
 
     def test_looks_at_the_catalog_say_what_becomes_of_a_table(self, served: Served):
@@ -133,18 +148,20 @@ class DatabaseContract:
 
         def look():
             nonlocal kept
-            now = database.look({TABLE}.__contains__, before=kept)
+            now = database.look({self.table}.__contains__, before=kept)
             found = database.differences(kept, now)
             stored = msgspec.json.encode(now.kept(kept))
             kept = msgspec.json.decode(stored, type=database.look_form)
             assert msgspec.json.encode(kept) == stored, "what is kept stays what it is"
+            again = [one for one in found if one.action is Action.READ_AGAIN]
+            assert all(one.hint == f"lakemark snapshot start {one.table}" for one in again)
             changes = [one for one in found if one.action is not Action.NOTHING and one.table]
             return now, [(one.table, one.kind, one.action) for one in changes]
 
         now, changes = look()
-        assert [*now.tables] == [TABLE]
+        assert [*now.tables] == [self.table]
         assert changes == [], "the first look only remembers"
-        table = now.tables[TABLE]
+        table = now.tables[self.table]
         assert (table.name, table.column_names, table.has_key) == (TABLE, ("id", "v"), True)
         served.put(99, "a row is no change of the catalog")
         ends = [now.end]
@@ -153,21 +170,21 @@ class DatabaseContract:
         assert (changes, ends == sorted(ends)) == ([], True)
         served.drop()
         now, changes = look()
-        assert ([*now.tables], changes) == ([], [(TABLE, "table-dropped", Action.GONE)])
+        assert ([*now.tables], changes) == ([], [(self.table, "table-dropped", Action.GONE)])
         gone = msgspec.json.encode(table.forgotten())
-        kept = kept.having({TABLE: msgspec.json.decode(gone, type=database.table_form)})
+        kept = kept.having({self.table: msgspec.json.decode(gone, type=database.table_form)})
         served.create()
         now, changes = look()
-        assert [(name, action) for name, _, action in changes] == [(TABLE, Action.READ_AGAIN)]
-        assert [*now.tables] == [TABLE]
+        assert [(name, action) for name, _, action in changes] == [(self.table, Action.READ_AGAIN)]
+        assert [*now.tables] == [self.table]
 
     @pytest.mark.parametrize("surrogate", [None, "v"])
     @pytest.mark.parametrize("rows", [1, 5, 100])
     def test_ranges_of_a_cut_hold_every_row_once(self, served, asked, rows, surrogate):
-        cut = served.database.cut(TABLE, rows, surrogate=surrogate)
+        cut = served.database.cut(self.table, rows, surrogate=surrogate)
         assert (cut.spans[0].after, cut.spans[-1].upto) == (None, None)
         assert (len(cut.spans) == 1) == (rows > MOST)
-        assert cut.fingerprint == served.database.schemas([TABLE])[TABLE].fingerprint()
+        assert cut.fingerprint == served.database.schemas([self.table])[self.table].fingerprint()
         served.put(99, "later")
         found = [read(asked, span, surrogate=surrogate) for span in cut.spans]
         assert sum(map(len, found)) == MOST + 1
@@ -176,8 +193,8 @@ class DatabaseContract:
         assert max(map(len, found)) <= rows + 1
 
     def test_a_range_is_cut_again_within_its_ends(self, served, asked):
-        first, *_ = served.database.cut(TABLE, 6).spans
-        again = served.database.cut(TABLE, 2, within=first).spans
+        first, *_ = served.database.cut(self.table, 6).spans
+        again = served.database.cut(self.table, 2, within=first).spans
         assert (again[0].after, again[-1].upto) == (first.after, first.upto)
         assert len(again) == 3
         parts = [read(asked, span) for span in again]
@@ -186,16 +203,18 @@ class DatabaseContract:
     def test_a_range_has_halves_while_it_has_two_keys(self, asked):
         spans = [WHOLE]
         for _ in range(6):
-            middles = [asked.reader.middle(TABLE, s, condition=None, surrogate=None) for s in spans]
+            middles = [
+                asked.reader.middle(self.table, s, condition=None, surrogate=None) for s in spans
+            ]
             spans = [h for s, m in zip(spans, middles, strict=True) for h in halves(s, m)]
         parts = [read(asked, span) for span in spans]
         assert sorted(map(len, parts)) == [1] * MOST
 
     def test_keys_of_a_list_are_found_or_absent(self, served, asked):
-        columns = asked.questions.key_columns(TABLE)
+        columns = asked.questions.key_columns(self.table)
         assert [column.name for column in columns] == ["id"]
         texts = served.database.key_texts([b"[3]", b"[77]"], columns)
-        rows = asked.reader.read(TABLE, keys=texts)
+        rows = asked.reader.read(self.table, keys=texts)
         assert rows.found.rows.to_pylist() == [{"id": 3, "v": "v3"}]
         assert rows.absent is not None
         assert rows.absent.keys.to_pylist() == [b"[77]"]
@@ -205,20 +224,23 @@ class DatabaseContract:
         assert caught.value.code == "key-unreadable"
 
     def test_a_filter_is_of_its_rows(self, served, asked):
-        condition = asked.questions.condition(TABLE, served.only_three)
+        condition = asked.questions.condition(self.table, served.only_three)
         assert read(asked, condition=condition) == {3: "v3"}
-        assert served.database.cut(TABLE, 1, condition=condition).spans == (WHOLE,)
+        assert served.database.cut(self.table, 1, condition=condition).spans == (WHOLE,)
         served.database.check_condition(served.only_three)
-        for ask in (served.database.check_condition, lambda t: asked.questions.condition(TABLE, t)):
+        for ask in (
+            served.database.check_condition,
+            lambda t: asked.questions.condition(self.table, t),
+        ):
             with pytest.raises(RefusedError) as caught:
                 ask(served.no_filter)
             assert caught.value.hint
 
     def test_a_table_that_is_not_there_is_said_to_be_gone(self, served, asked):
-        assert asked.questions.key_columns(GONE) == []
+        assert asked.questions.key_columns(self.gone) == []
         for ask in (asked.reader.read, served.database.reasons_against):
             with pytest.raises(TableError) as caught:
-                ask(GONE)
+                ask(self.gone)
             assert caught.value.code == "table-gone"
         assert read(asked), "the reader goes on"
 
@@ -230,12 +252,12 @@ class DatabaseContract:
             opened = asked.windows.write(closes=closes, opens=None if last else found)
             return found, opened
 
-        before = asked.reader.read(TABLE).found
+        before = asked.reader.read(self.table).found
         served.put(50, "before the first window")
         first, one = window()
         served.put(51, "between")
         second, other = window(closes=first)
-        after = asked.reader.read(TABLE).found
+        after = asked.reader.read(self.table).found
         assert isinstance(one, Watermark)
         assert isinstance(other, Watermark)
         assert (one.window, other.window) == (str(first.uuid), str(second.uuid))

@@ -170,9 +170,10 @@ def children_of(look: CatalogLook) -> dict[str, Cascades]:
         by table, see `Cascades`: whether its updates do it, too.
     """
     near: dict[str, dict[str, bool]] = {}
+    named = {table.name: name for name, table in look.tables.items()}  # see `QualifiedDatabase`
     for child, table in look.tables.items():
         for parent, updates in table.changed_by.items():
-            near.setdefault(parent, {})[child] = updates
+            near.setdefault(named.get(parent, parent), {})[child] = updates
     found: dict[str, Cascades] = {}
     for parent, children in near.items():
         every = _below(near, children)

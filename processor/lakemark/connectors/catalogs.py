@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from lakemark.connectors.connector import Connector
 from lakemark.connectors.database import Database, DatabaseAccess
+from lakemark.connectors.qualified_database import under
 from lakemark.connectors.registry import database_kind, database_of
-from lakemark.connectors.table_choice import TableChoice
+from lakemark.connectors.table_choice import Choice
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config, DatabaseConfig
@@ -19,12 +20,15 @@ class DatabaseCatalog:
     database: DatabaseConfig
     modes: HandlingModes
     settings: Mapping[str, str]
-    captured: TableChoice
+    captured: Choice
+    qualifier: str = ""
     live: bool = True
 
     @property
     def _asked(self) -> Database:
-        return database_of(DatabaseAccess(self.database, self.modes, self.settings))
+        return database_of(
+            DatabaseAccess(self.database, self.modes, self.settings, qualifier=self.qualifier)
+        )
 
     def read(self, names: Sequence[str] | None) -> dict[str, TableSchema]:
         """Return schemas of the named tables, or of all that are captured.
@@ -70,8 +74,15 @@ def catalog_of(
         InvalidConfig: the schema file cannot be used.
     """
     if config.database is not None:
-        return DatabaseCatalog(config.database, modes, connector.settings, connector.tables)
+        return DatabaseCatalog(
+            config.database,
+            modes,
+            connector.settings,
+            connector.tables,
+            qualifier=connector.qualifier,
+        )
     if config.source.schema_file is not None:
         kind = database_kind(connector.settings)
-        return FixedCatalog(kind.schemas_of_file(config.source.schema_file, modes))
+        schemas = kind.schemas_of_file(config.source.schema_file, modes)
+        return FixedCatalog(under(connector.qualifier, schemas))
     return FixedCatalog({})

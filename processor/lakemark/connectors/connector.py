@@ -16,7 +16,7 @@ from lakemark.connectors.connect_rest import ATTEMPTS, ConnectRest
 from lakemark.connectors.connector_traits import ConnectorTraits
 from lakemark.connectors.registry import CONNECTORS, traits_of
 from lakemark.connectors.suitability import PARTS, WITHOUT_ROWS, problems_with
-from lakemark.connectors.table_choice import TableChoice, key_columns
+from lakemark.connectors.table_choice import Choice, QualifiedChoice, TableChoice, key_columns
 from lakemark.converters.converter import Converter
 from lakemark.kafka import output_names
 from lakemark.model.decoding import ConverterChoice
@@ -26,7 +26,13 @@ from lakemark.settings.config import Config
 from lakemark.settings.layers import InvalidConfig, Mistake
 from lakemark.settings.names import quoted, topic_regex, topic_safe
 from lakemark.settings.patterns import compile_java
-from lakemark.settings.table_id import TableId, plain_of, text_written
+from lakemark.settings.table_id import (
+    TableId,
+    plain_of,
+    qualified,
+    text_written,
+    unqualified,
+)
 
 SCHEMA_CHANGES: Final = "schema-change"
 """What the topic of changed schemas carries."""
@@ -52,6 +58,8 @@ class Connector:
             whichever it had at the time.
         converter: what reads its records.
         problems: why it cannot be used (errors) and what should be known (warnings).
+        qualifier: before the names of its tables in a pipeline of several connectors, its topic
+            prefix; empty where it is the only one.
     """
 
     name: str
@@ -61,15 +69,46 @@ class Connector:
     signal_table: str | None
     topic_pattern: str
     output_prefixes: tuple[str, ...]
-    tables: TableChoice
-    chosen: TableChoice
+    tables: Choice
+    chosen: Choice
     converter: ConverterChoice
     problems: tuple[Mistake, ...]
+    qualifier: str = ""
 
     @property
     def identity(self) -> SourceIdentity:
         """The marks of a record that is this connector's."""
-        return SourceIdentity(self.kind, self.topic_prefix, self.signal_table)
+        return SourceIdentity(self.kind, self.topic_prefix, self.signal_table, self.qualifier)
+
+    @property
+    def alone(self) -> "Connector":
+        """The same connector with its tables' names as its database has them."""
+        if not self.qualifier:
+            return self
+        return replace(
+            self,
+            qualifier="",
+            signal_table=self.signal_table and self.bare(self.signal_table),
+            tables=_own(self.tables),
+            chosen=_own(self.chosen),
+        )
+
+    def among_several(self) -> "Connector":
+        """Return the connector as one of several: its tables' names begin with its topic prefix."""
+        qualifier = self.topic_prefix
+        signal = self.signal_table
+        return replace(
+            self,
+            qualifier=qualifier,
+            signal_table=None if signal is None else qualified(qualifier, signal),
+            tables=QualifiedChoice(qualifier, _own(self.tables)),
+            chosen=QualifiedChoice(qualifier, _own(self.chosen)),
+        )
+
+    def bare(self, table: str) -> str:
+        """Return the name that a table of this connector has in its database."""
+        found = unqualified(self.qualifier, table)
+        return table if found is None else found
 
     @property
     def traits(self) -> ConnectorTraits:
@@ -83,7 +122,7 @@ class Connector:
 
     def key_of(self, table: str, columns: Sequence[str]) -> list[str]:
         """Return a table's columns that `message.key.columns` makes its key; empty: its own key."""
-        return key_columns(self.settings, table, columns)
+        return key_columns(self.settings, self.bare(table), columns)
 
     @property
     def reads_rows(self) -> bool:
@@ -104,7 +143,7 @@ class Connector:
 
     def topic_of(self, table: str) -> str:
         """The topic of this ``schema.table`` under the connector's naming."""
-        return _topic_of(self.settings, table)
+        return _topic_of(self.settings, self.bare(table))
 
     @property
     def wanted(self) -> Wanted:
@@ -261,6 +300,10 @@ def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Con
         converter=choice_of(settings, config.source.converter_options()),
         problems=tuple(problems_with(settings, config, kinds=CONNECTORS, traits=traits)),
     )
+
+
+def _own(choice: Choice) -> TableChoice:
+    return choice.own if isinstance(choice, QualifiedChoice) else choice
 
 
 def _delimiter(settings: Mapping[str, str]) -> str:

@@ -30,7 +30,7 @@ from lakemark.connectors.catalog_changes import (
 from lakemark.connectors.connector_traits import ConnectorTraits
 from lakemark.connectors.preparation import Script, ToPrepare
 from lakemark.connectors.refusals import Refusal
-from lakemark.connectors.table_choice import TableChoice
+from lakemark.connectors.table_choice import Choice
 from lakemark.model import positions
 from lakemark.model.columns import Column
 from lakemark.model.findings import Finding
@@ -313,7 +313,7 @@ class CapturedTables(Protocol):
         """Its configuration."""
 
     @property
-    def tables(self) -> TableChoice:
+    def tables(self) -> Choice:
         """The tables that are captured and chosen."""
 
     @property
@@ -422,12 +422,14 @@ class DatabaseAccess:
         modes: how the connector writes values.
         connector: the connector's configuration.
         statement_timeout: of every statement that reads rows.
+        qualifier: before the names of its tables, see `table_id`.
     """
 
     config: DatabaseConfig = field(repr=False)
     modes: HandlingModes
     connector: Mapping[str, str] = field(repr=False)
     statement_timeout: timedelta = STATEMENT_TIMEOUT
+    qualifier: str = ""
 
 
 class Database(Protocol):

@@ -1,13 +1,14 @@
 """The connectors that lakemark knows, by their class, one line each. Only here are they named."""
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, cast
 
 from lakemark.connectors.connector_traits import ConnectorTraits
 from lakemark.connectors.database import Database, DatabaseAccess
 from lakemark.connectors.mysql.connector_settings import MARIADB_TRAITS
 from lakemark.connectors.mysql.connector_settings import TRAITS as MYSQL_TRAITS
 from lakemark.connectors.postgres.connector_settings import TRAITS as POSTGRES_TRAITS
+from lakemark.connectors.qualified_database import QualifiedDatabase
 from lakemark.settings.config import DatabaseConfig
 from lakemark.settings.layers import InvalidConfig, Mistake
 
@@ -103,5 +104,8 @@ def require_known(database: DatabaseConfig) -> None:
 
 
 def database_of(access: DatabaseAccess) -> Database:
-    """Return the source database of a connector."""
-    return database_kind(access.connector, access.config)(access)
+    """Return the source database of a connector; its tables have the qualifier of `access`."""
+    found = database_kind(access.connector, access.config)(access)
+    if not access.qualifier:
+        return found
+    return cast("Database", QualifiedDatabase(found, access.qualifier))

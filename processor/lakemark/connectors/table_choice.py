@@ -1,10 +1,11 @@
 """The connector's choice of tables and columns, and of a table's key, by its settings. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from lakemark.settings.names import split_list
 from lakemark.settings.patterns import JavaPattern, compile_java
-from lakemark.settings.table_id import pair_of, plain_of
+from lakemark.settings.table_id import pair_of, plain_of, unqualified
 
 
 class TableChoice:
@@ -39,6 +40,32 @@ class TableChoice:
     def captured(self, table: str) -> bool:
         """Say whether the connector's own lists let the table of this text through."""
         return self._containers.allow(pair_of(table)[0]) and self._tables.allow(plain_of(table))
+
+
+@dataclass(frozen=True, slots=True)
+class QualifiedChoice:
+    """The choice of one connector among the tables of several: none of another one's.
+
+    Attributes:
+        qualifier: of its tables' names.
+        own: the choice by their names without it.
+    """
+
+    qualifier: str
+    own: TableChoice
+
+    def __contains__(self, table: object) -> bool:
+        """Say whether the table of this text is captured and chosen."""
+        bare = unqualified(self.qualifier, table) if isinstance(table, str) else None
+        return bare is not None and bare in self.own
+
+    def captured(self, table: str) -> bool:
+        """Say whether the connector's own lists let the table of this text through."""
+        bare = unqualified(self.qualifier, table)
+        return bare is not None and self.own.captured(bare)
+
+
+Choice = TableChoice | QualifiedChoice
 
 
 class _Lists:

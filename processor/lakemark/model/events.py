@@ -45,11 +45,13 @@ class SourceIdentity:
         connector: `source.connector`, e.g. ``postgresql``; empty accepts any.
         logical_name: `source.name`, the connector's topic.prefix; empty accepts any.
         signal_table: text of signal.data.collection's table, or None.
+        qualifier: the part before its tables' names, see `table_id`; empty = none.
     """
 
     connector: str
     logical_name: str
     signal_table: str | None = None
+    qualifier: str = ""
 
 
 @dataclass(slots=True)

@@ -5,6 +5,9 @@ That of most tables is what everybody writes, ``schema.table``. A part that has 
 with a double quote or is empty stands in double quotes, a quote in it twice, as in SQL:
 ``"a.b".c`` and ``a."b.c"`` are two tables. No two tables have one text.
 
+A *qualifier* before a table's own name tells the tables of several connectors apart, as in
+``shop.public.orders``. A database knows nothing of it, see `qualified_database`.
+
 The *plain* name joins the parts with dots whatever is in them, as Debezium does where it matches
 its lists and names its topics: there two tables may have one name.
 """
@@ -61,6 +64,19 @@ class TableId(NamedTuple):
 def text_of(*parts: str) -> str:
     """Return the text of the table whose name has these parts."""
     return TableId(parts).text
+
+
+def qualified(qualifier: str, table: str) -> str:
+    """Return the text of a connector's table; the table's own where there is no qualifier."""
+    return f"{_written(qualifier)}.{table}" if qualifier else table
+
+
+def unqualified(qualifier: str, table: str) -> str | None:
+    """Return a table's name in its database; None if it is the table of another connector."""
+    if not qualifier:
+        return table
+    start = f"{_written(qualifier)}."
+    return table.removeprefix(start) if table.startswith(start) else None
 
 
 def _written(part: str) -> str:

@@ -16,7 +16,7 @@ from lakemark.connectors.connector import Connector
 from lakemark.connectors.connector import read as read_connector
 from lakemark.connectors.database import OpenWindow, Proof, TableQuestions, Watermark, WindowWriter
 from lakemark.connectors.registry import database_kind, traits_of
-from lakemark.connectors.table_choice import TableChoice
+from lakemark.connectors.table_choice import Choice
 from lakemark.converters.registry import converter_of
 from lakemark.errors import DependencyError, LakemarkError, TableError
 from lakemark.kafka import records
@@ -237,7 +237,7 @@ class Adapters:
         }
         return self.schemas
 
-    def _captured(self) -> TableChoice:
+    def _captured(self) -> Choice:
         """Return the connector's tables as configured now: one may have been added since."""
         try:
             return read_connector(self.config, attempts=1).tables

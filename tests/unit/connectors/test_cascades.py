@@ -48,3 +48,9 @@ def test_a_tree_of_one_table_ends():
     keys = [(name, other, False) for name, other in pairwise(["t.a", "t.b", "t.c", "t.a"])]
     assert children_of(looked(keys))["t.a"].keys() == {"t.a", "t.b", "t.c"}
     assert children_of(looked([("t.tree", "t.tree", False)])) == {"t.tree": {"t.tree": False}}
+
+
+def test_tables_of_one_of_several_connectors_are_told_by_their_full_names():
+    own = looked([("s.item", "s.order", False), ("s.order", "s.order", False)])
+    found = children_of(own.having({f"eu.{name}": table for name, table in own.tables.items()}))
+    assert found == {"eu.s.order": {"eu.s.item": False, "eu.s.order": False}}

@@ -11,6 +11,7 @@ import pytest
 
 from lakemark.connectors.database import DatabaseAccess, OpenWindow, Proof, Watermark
 from lakemark.connectors.postgres.visibility import bound_of
+from lakemark.connectors.qualified_database import QualifiedDatabase
 from lakemark.connectors.registry import database_kind, database_of
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import Condition, KeyRange
@@ -48,11 +49,18 @@ class TestToyDatabase(DatabaseContract):
     def served(self):
         server = ToyServer({TABLE: {key: f"v{key}" for key in range(MOST)}})
         with registered(server) as config:
-            found = database_of(DatabaseAccess(config, HandlingModes(), SETTINGS))
-            assert isinstance(found, ToyDatabase)
+            access = DatabaseAccess(config, HandlingModes(), SETTINGS, qualifier=self.qualifier)
+            found = database_of(access)
+            assert isinstance(found, QualifiedDatabase if self.qualifier else ToyDatabase)
             toy = Toy(server, found)
             server.place = lambda: bound_of(STEP * toy.end)
             yield toy
+
+
+class TestOneOfSeveral(TestToyDatabase):
+    """The same contract, with a qualifier before the names of its tables."""
+
+    qualifier = "eu.shop"
 
 
 def test_the_registry_knows_a_database_by_its_connector_or_its_address():

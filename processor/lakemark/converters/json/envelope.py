@@ -481,7 +481,8 @@ def kind_of(op: str, source: Source, identity: SourceIdentity) -> tuple[int, str
 
 def _plan(op: str | None, source: Source, identity: SourceIdentity) -> _Plan:
     outer = source.schema or source.db
-    table = text_of(*filter(None, (outer, source.table))) if source.table else ""
+    parts = (identity.qualifier, outer, source.table)
+    table = text_of(*filter(None, parts)) if source.table else ""
     snapshot = _snapshot(source)
     if op is None:
         return _Plan(Kind.BAD, "", "", "false")
