@@ -101,6 +101,7 @@ class DatabaseContract:
         found = served.database.schemas([self.table, self.gone])
         assert list(found) == [self.table]
         schema = found[self.table]
+        assert schema.table == self.table
         assert (list(schema.by_name), list(schema.key)) == (["id", "v"], ["id"])
         assert served.database.schemas(None, captured={self.table}) == found
         assert served.database.schemas(None, captured=set()) == {}
@@ -215,8 +216,9 @@ class DatabaseContract:
         assert [column.name for column in columns] == ["id"]
         texts = served.database.key_texts([b"[3]", b"[77]"], columns)
         rows = asked.reader.read(self.table, keys=texts)
-        assert rows.found.rows.to_pylist() == [{"id": 3, "v": "v3"}]
         assert rows.absent is not None
+        assert {rows.found.schema.table, rows.absent.schema.table} == {self.table}
+        assert rows.found.rows.to_pylist() == [{"id": 3, "v": "v3"}]
         assert rows.absent.keys.to_pylist() == [b"[77]"]
         assert rows.absent.rows.to_pylist() == [{"id": 77}]
         with pytest.raises(TableError) as caught:

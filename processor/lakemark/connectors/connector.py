@@ -80,29 +80,15 @@ class Connector:
         """The marks of a record that is this connector's."""
         return SourceIdentity(self.kind, self.topic_prefix, self.signal_table, self.qualifier)
 
-    @property
-    def alone(self) -> "Connector":
-        """The same connector with its tables' names as its database has them."""
-        if not self.qualifier:
-            return self
-        return replace(
-            self,
-            qualifier="",
-            signal_table=self.signal_table and self.bare(self.signal_table),
-            tables=_own(self.tables),
-            chosen=_own(self.chosen),
-        )
-
     def among_several(self) -> "Connector":
         """Return the connector as one of several: its tables' names begin with its topic prefix."""
-        qualifier = self.topic_prefix
-        signal = self.signal_table
+        qualifier, signal = self.topic_prefix, self.signal_table
         return replace(
             self,
             qualifier=qualifier,
-            signal_table=None if signal is None else qualified(qualifier, signal),
-            tables=QualifiedChoice(qualifier, _own(self.tables)),
-            chosen=QualifiedChoice(qualifier, _own(self.chosen)),
+            signal_table=None if signal is None else qualified(qualifier, self.bare(signal)),
+            tables=QualifiedChoice(qualifier, self.tables.own),
+            chosen=QualifiedChoice(qualifier, self.chosen.own),
         )
 
     def bare(self, table: str) -> str:
@@ -300,10 +286,6 @@ def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Con
         converter=choice_of(settings, config.source.converter_options()),
         problems=tuple(problems_with(settings, config, kinds=CONNECTORS, traits=traits)),
     )
-
-
-def _own(choice: Choice) -> TableChoice:
-    return choice.own if isinstance(choice, QualifiedChoice) else choice
 
 
 def _delimiter(settings: Mapping[str, str]) -> str:

@@ -5,19 +5,15 @@ database itself is asked by its own. What it says in words has its own names.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
-
-import pyarrow as pa
+from typing import Any, Self, TypeVar
 
 from lakemark.connectors.catalog_changes import (
     NO_KEYS,
     CatalogLook,
     Difference,
     SourceKeys,
-    TableLook,
 )
 from lakemark.connectors.database import (
     CapturedTables,
@@ -35,19 +31,20 @@ from lakemark.connectors.database import (
     WindowWriter,
 )
 from lakemark.connectors.refusals import Refusal
+from lakemark.connectors.table_choice import Choice
 from lakemark.errors import TableError
 from lakemark.model.columns import Column
-from lakemark.model.key_ranges import WHOLE, Boundary, Condition, KeyRange
+from lakemark.model.key_ranges import Boundary, Condition, KeyRange
 from lakemark.model.schema import TableSchema
 from lakemark.settings.table_id import qualified, unqualified
+
+T = TypeVar("T")
 
 
 def under(qualifier: str, schemas: Mapping[str, TableSchema]) -> dict[str, TableSchema]:
     """Return schemas of a connector's tables by their names in the pipeline."""
-    return {
-        (name := qualified(qualifier, table)): replace(schema, table=name)
-        for table, schema in schemas.items()
-    }
+    named = map(_Names(qualifier).schema, schemas.values())
+    return {schema.table: schema for schema in named}
 
 
 class _Names:
@@ -71,6 +68,11 @@ class _Names:
             )
         return found
 
+    def own(self, named: Mapping[str, T]) -> dict[str, T]:
+        """Return what is said of tables, by their own names; what is of others is left out."""
+        found = {unqualified(self.qualifier, table): one for table, one in named.items()}
+        return {table: one for table, one in found.items() if table is not None}
+
     def full(self, table: str) -> str:
         """Return a table's name in the pipeline."""
         return qualified(self.qualifier, table)
@@ -84,30 +86,16 @@ class _Reader(ChunkReader):
     def __init__(self, inner: ChunkReader, names: _Names) -> None:
         self._inner, self._names = inner, names
 
-    def read(
-        self,
-        table: str,
-        *,
-        span: KeyRange = WHOLE,
-        condition: Condition | None = None,
-        keys: Sequence[Boundary] | None = None,
-        surrogate: str | None = None,
-    ) -> ChunkRows:
-        rows = self._inner.read(
-            self._names.bare(table),
-            span=span, condition=condition, keys=keys, surrogate=surrogate,
-        )  # fmt: skip
+    def read(self, table: str, **how: Any) -> ChunkRows:
+        rows = self._inner.read(self._names.bare(table), **how)
         absent = rows.absent and self._of(rows.absent)
         return replace(rows, found=self._of(rows.found), absent=absent)
 
     def _of(self, rows: RowsOfSnapshot) -> RowsOfSnapshot:
         return replace(rows, schema=self._names.schema(rows.schema))
 
-    def middle(
-        self, table: str, span: KeyRange, *, condition: Condition | None, surrogate: str | None
-    ) -> Boundary | None:
-        bare = self._names.bare(table)
-        return self._inner.middle(bare, span, condition=condition, surrogate=surrogate)
+    def middle(self, table: str, span: KeyRange, **how: Any) -> Boundary | None:
+        return self._inner.middle(self._names.bare(table), span, **how)
 
     def close(self) -> None:
         self._inner.close()
@@ -141,8 +129,8 @@ class _Watch(LogWatch):
         return self._inner.reader()
 
     def there(self, tables: frozenset[str]) -> frozenset[str]:
-        by_name = {self._names.bare(table): table for table in tables}
-        return frozenset(by_name[bare] for bare in self._inner.there(frozenset(by_name)))
+        full = self._names.own({table: table for table in tables})
+        return frozenset(map(full.__getitem__, self._inner.there(frozenset(full))))
 
     def close(self) -> None:
         self._inner.close()
@@ -159,18 +147,17 @@ class QualifiedDatabase:
 
     def __getattr__(self, name: str) -> Any:
         """Return what has no names of tables, as the database has it."""
+        if name.startswith("_"):  # of an object that is being copied, before it has a database
+            raise AttributeError(name)
         return getattr(self._inner, name)
 
     def schemas(
         self, tables: Sequence[str] | None, *, captured: Container[str] | None = None
     ) -> dict[str, TableSchema]:
         """See `Database`; tables of others are left out."""
-        bare = None
-        if tables is not None:
-            found = (unqualified(self._names.qualifier, table) for table in tables)
-            bare = [table for table in found if table is not None]
-        own = None if captured is None else _Bare(captured, self._names)
-        return under(self._names.qualifier, self._inner.schemas(bare, captured=own))
+        own = None if tables is None else [*self._names.own(dict.fromkeys(tables))]
+        wanted = None if captured is None else _Bare(captured, self._names)
+        return under(self._names.qualifier, self._inner.schemas(own, captured=wanted))
 
     def table_names(self) -> list[str]:
         """See `Database`."""
@@ -180,20 +167,9 @@ class QualifiedDatabase:
         """See `Database`."""
         return self._inner.reasons_against(self._names.bare(table))
 
-    def cut(
-        self,
-        table: str,
-        chunk_rows: int,
-        *,
-        condition: Condition | None = None,
-        surrogate: str | None = None,
-        within: KeyRange = WHOLE,
-    ) -> TableCut:
+    def cut(self, table: str, chunk_rows: int, **how: Any) -> TableCut:
         """See `Database`."""
-        found = self._inner.cut(
-            self._names.bare(table),
-            chunk_rows, condition=condition, surrogate=surrogate, within=within,
-        )  # fmt: skip
+        found = self._inner.cut(self._names.bare(table), chunk_rows, **how)
         return replace(found, schema=self._names.schema(found.schema))
 
     def reader(self) -> ChunkReader:
@@ -211,14 +187,16 @@ class QualifiedDatabase:
     def examine(
         self, connector: CapturedTables | None, *, streams: bool, chosen: bool
     ) -> Examination:
-        """See `Database`; the connector has its tables under their own names."""
-        found = self._inner.examine(connector, streams=streams, chosen=chosen)
+        """See `Database`."""
+        own = connector and _Captured.of(connector, self._names)
+        found = self._inner.examine(own, streams=streams, chosen=chosen)
         tables = found.tables and [*map(self._names.full, found.tables)]
         return replace(found, tables=tables)
 
     def planned_tables(self, connector: CapturedTables) -> PlannedTables:
-        """See `Database`; the connector has its tables under their own names."""
-        found, full = self._inner.planned_tables(connector), self._names.full
+        """See `Database`."""
+        own, full = _Captured.of(connector, self._names), self._names.full
+        found = self._inner.planned_tables(own)
         return replace(
             found,
             schemas=under(self._names.qualifier, found.schemas),
@@ -243,37 +221,34 @@ class QualifiedDatabase:
         self, before: CatalogLook | None, now: CatalogLook, *, source_key: SourceKeys = NO_KEYS
     ) -> list[Difference]:
         """See `Database`."""
-        keys = {self._names.bare(table): key for table, key in source_key.items()}
+        keys = self._names.own(source_key)
         found = self._inner.differences(
             before and self._own(before), self._own(now), source_key=keys
         )
-        return [self._difference(one) for one in found]
+        return [self._difference(one) if one.table else one for one in found]
 
     def _own(self, look: CatalogLook) -> CatalogLook:
-        own: dict[str, TableLook] = {}
-        for name, table in look.tables.items():
-            with suppress(TableError):
-                own[self._names.bare(name)] = table
-        return look.having(own)
+        return look.having(self._names.own(look.tables))
 
     def _difference(self, one: Difference) -> Difference:
-        if not one.table:
-            return one
-        full = self._names.full(one.table)
-        command = f"lakemark snapshot start {one.table}"
-        return replace(
-            one, table=full, hint=one.hint.replace(command, command[: -len(one.table)] + full)
-        )
+        full, command = self._names.full(one.table), "lakemark snapshot start "
+        hint = one.hint.replace(f"{command}{one.table}", f"{command}{full}")
+        return replace(one, table=full, hint=hint)
 
-    def are_fills(self, before: TableLook, now: TableLook, changes: Sequence[Difference]) -> bool:
-        """See `Database`."""
-        return self._inner.are_fills(before, now, changes)
 
-    def missing_values(
-        self, table: TableLook, missing: Mapping[str, str]
-    ) -> dict[str, pa.Array | None]:
-        """See `Database`."""
-        return self._inner.missing_values(table, missing)
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    """A connector's tables by their own names, see `CapturedTables`."""
+
+    settings: Mapping[str, str]
+    tables: Choice
+    signal_table: str | None
+
+    @classmethod
+    def of(cls, connector: CapturedTables, names: _Names) -> Self:
+        signal = connector.signal_table
+        own = None if signal is None else names.bare(signal)
+        return cls(connector.settings, connector.tables.own, own)
 
 
 class _Bare(Container[str]):

@@ -37,6 +37,11 @@ class TableChoice:
             return False
         return not self._chosen or any(regex.matches(plain_of(table)) for regex in self._chosen)
 
+    @property
+    def own(self) -> "TableChoice":
+        """The choice by the tables' names in their database: this one."""
+        return self
+
     def captured(self, table: str) -> bool:
         """Say whether the connector's own lists let the table of this text through."""
         return self._containers.allow(pair_of(table)[0]) and self._tables.allow(plain_of(table))

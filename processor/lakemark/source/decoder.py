@@ -175,12 +175,11 @@ class _Work:
     def _carried(self) -> list[str]:
         """The tables wanted that came in the topic, else those whose name it has."""
         plan, topic = self.plan, self.records.topic
-        if not (found := plan.carried.get(topic)):
-            name, qualifier = plan.identity.logical_name, plan.identity.qualifier
-            bare = topic.removeprefix(f"{name}.")
-            known = {*plan.schemas, *plan.known_keys}
-            plain = f"{qualifier}.{bare}" if qualifier else bare
-            found = tuple(sorted(t for t in known if plain_of(t) == plain))
+        qualifier, name = plan.identity.qualifier, plan.identity.logical_name
+        own = topic.removeprefix(f"{name}.")
+        named = f"{qualifier}.{own}" if qualifier else own
+        known = {*plan.schemas, *plan.known_keys}
+        found = plan.carried.get(topic) or sorted(t for t in known if plain_of(t) == named)
         return [
             table
             for table in found
