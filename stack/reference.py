@@ -15,7 +15,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from lakemark.settings.config import Config
-from lakemark.settings.layers import NOT_SETTINGS, env_name
+from lakemark.settings.layers import NOT_SETTINGS, SettingPath, dotted, env_name
 from lakemark.settings.units import show_duration
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "configuration.md"
@@ -25,12 +25,12 @@ _HEAD: Final = """\
 Made from the model by `python -m stack.reference > docs/configuration.md`; edit the model instead.
 
 One YAML file, or the environment, or both: the environment wins. Lists are comma-separated in the
-environment, maps are JSON. Durations are written `500ms`, `1s`, `2m`, `1h`, `1d`, sizes `4 MiB`,
-`900 kB` or as bytes. A secret is best written `${file:path}` or `${env:NAME}`; it is masked
-wherever it is shown. Relative paths are relative to the YAML file. `lakemark validate` lists every
-mistake at once, `lakemark config show` says of each setting where it came from, and
-`schemas/config.json` completes settings in editors. When a change takes effect stands in
-[operations](operations.md#changing-settings).
+environment, maps are JSON; `…__0` is the first entry of a list, `…__1` the next one. Durations are
+written `500ms`, `1s`, `2m`, `1h`, `1d`, sizes `4 MiB`, `900 kB` or as bytes. A secret is best
+written `${file:path}` or `${env:NAME}`; it is masked wherever it is shown. Relative paths are
+relative to the YAML file. `lakemark validate` lists every mistake at once, `lakemark config show`
+says of each setting where it came from, and `schemas/config.json` completes settings in editors.
+When a change takes effect stands in [operations](operations.md#changing-settings).
 """
 _UNIONS: Final = (typing.Union, types.UnionType)
 _KINDS: Final[dict[type, str]] = {
@@ -50,6 +50,14 @@ class Form(enum.Enum):
     VALUE = "value"
     SECTION = "section"
     SECTIONS = "sections by name"
+    LIST = "sections in a list"
+
+
+_OF_FORM: Final[dict[Form, SettingPath]] = {
+    Form.SECTION: (),
+    Form.SECTIONS: ("<schema.table>",),
+    Form.LIST: (0,),
+}
 
 
 def page() -> str:
@@ -57,12 +65,12 @@ def page() -> str:
     return _HEAD + "\n".join([*_section(Config, ()), *_elsewhere()]) + "\n"
 
 
-def _section(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
+def _section(model: type[BaseModel], path: SettingPath) -> Iterator[str]:
     """A section and, after it, those inside it."""
     inner = []
     if path:
         words = (model.__doc__ or "").strip().replace("``", "`")
-        yield from ("", f"## `{'.'.join(path)}`", "", " ".join(words.split()))
+        yield from ("", f"## `{dotted(path)}`", "", " ".join(words.split()))
     yield from ("", "| setting | type | default | environment | meaning |")
     yield "|---|---|---|---|---|"
     for name, field in model.model_fields.items():
@@ -71,21 +79,21 @@ def _section(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
         if form is Form.VALUE:
             yield _row(here, field)
             continue
-        inner.append(_section(kind, here if form is Form.SECTION else (*here, "<schema.table>")))
+        inner.append(_section(kind, (*here, *_OF_FORM[form])))
         if field.is_required() or not path:
-            link = ".".join(here).replace(".", "").lower()
+            link = dotted(here).replace(".", "").lower()
             default = "required" if field.is_required() else ""
-            yield f"| `{'.'.join(here)}` | section | {default} | | [see below](#{link}) |"
+            yield f"| `{dotted(here)}` | section | {default} | | [see below](#{link}) |"
         elif field.description:
             yield _row(here, field)
     for lines in inner:
         yield from lines
 
 
-def _row(path: tuple[str, ...], field: FieldInfo) -> str:
-    nameable = not any("<" in part for part in path)
+def _row(path: SettingPath, field: FieldInfo) -> str:
+    nameable = not any("<" in str(part) for part in path)
     cells = (
-        f"`{'.'.join(path)}`",
+        f"`{dotted(path)}`",
         _kind(field.annotation, field),
         _default(field),
         f"`{env_name(path)}`" if nameable else "",
@@ -103,6 +111,10 @@ def _form(kind: Any) -> tuple[Form, Any]:
             of = typing.get_args(part)[1]
             if isinstance(of, type) and issubclass(of, BaseModel):
                 return Form.SECTIONS, of
+        if typing.get_origin(part) is list:
+            (of,) = typing.get_args(part)
+            if isinstance(of, type) and issubclass(of, BaseModel):
+                return Form.LIST, of
     return Form.VALUE, kind
 
 

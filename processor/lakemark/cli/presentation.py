@@ -20,7 +20,7 @@ from rich.text import Text
 from lakemark.errors import LakemarkError
 from lakemark.ops.terminal import shown, shown_json
 from lakemark.settings.config import Config, Loaded, leaves
-from lakemark.settings.layers import Mistake
+from lakemark.settings.layers import Mistake, dotted
 from lakemark.settings.masking import MASK, foreign
 from lakemark.version import __version__
 
@@ -131,25 +131,29 @@ def _say(console: Console, title: str, lines: Sequence[str], *, colour: str) -> 
 
 def show_summary(console: Console, config: Config) -> None:
     """Print what a valid configuration means."""
-    source = config.source
+    for line in (
+        f"ok: {config.name} can be started",
+        *(f"  reads   {_read_by(part)}" for part in config.parts),
+        f"  writes  {config.lake.path} ({config.lake.deletes} deletes)",
+    ):
+        show_line(console, line)
+
+
+def _read_by(part: Config) -> str:
+    source = part.source
     if source.connect:
         place = f"the connector {source.connect.connector} (Connect is asked by `lakemark run`)"
     else:
         place = f"the connector in {source.connector_file}"
     tables = ", ".join(source.tables) or "all that the connector captures"
-    for line in (
-        f"ok: {config.name} can be started",
-        f"  reads   {tables} of {place}",
-        f"  writes  {config.lake.path} ({config.lake.deletes} deletes)",
-    ):
-        show_line(console, line)
+    return f"{tables} of {place}"
 
 
 def show_settings(console: Console, loaded: Loaded, *, as_json: bool) -> None:
     """Every setting with its value and origin; secrets are masked."""
     rows = []
     for path, value, secret in leaves(loaded.config):
-        name = ".".join(path)
+        name = dotted(path)
         origin = loaded.origins.get(name, "default")
         rows.append((name, MASK if secret else foreign(value), origin))
     if as_json:

@@ -8,10 +8,15 @@ new checkpoint   the checkpoint was made for the old value, or has what the sett
 re-snapshot      a restart, and then tables lack rows that only a snapshot brings
 """
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
+
+from lakemark.settings.config import ConnectorConfig
+
+CONNECTORS: Final = "source.connectors"
 
 
 class Takes(StrEnum):
@@ -45,6 +50,10 @@ _CHECKPOINT, _RESNAPSHOT = Takes.NEW_CHECKPOINT, Takes.RESNAPSHOT
 
 _AFRESH: Final = "set checkpoint to a new folder, then snapshot all tables"
 _TABLES: Final = "restart, then snapshot the tables that are new; those that leave stay as they are"
+_CONNECTORS: Final = (
+    f"{_TABLES}. From or to source.connect all tables have other names, with or without their "
+    f"connector's topic.prefix: {_AFRESH}"
+)
 _MOVED: Final = "move the Delta tables there before the restart, or snapshot them after it"
 _NOT_BACK: Final = "from spark-merge and deletion-vectors it goes back by `lakemark table rebuild`"
 _HARD: Final = "rows marked deleted stay until a snapshot sweeps them"
@@ -76,6 +85,7 @@ RULES: Final = (
     Rule("source.converter", _RESTART),
     Rule("source.converter.*", _RESTART),
     Rule("source.watch_interval", _RESTART),
+    Rule(CONNECTORS, _RESNAPSHOT, _CONNECTORS),
     Rule("database", _RESTART, "it must be the database that the connector reads"),
     Rule("database.url", _RESTART, "it must be the database that the connector reads"),
     Rule("database.*", _RESTART),
@@ -132,17 +142,35 @@ RULES: Final = (
 """The first that fits counts."""
 
 
+_ENTRY: Final = re.compile(
+    rf"{re.escape(CONNECTORS)}\[.*?\]\.(?=(?:{'|'.join(ConnectorConfig.model_fields)})(?:\.|$))"
+)
+
+
+def of_connector(setting: str) -> tuple[str, str]:
+    """Return the entry of a setting of one of several connectors, and the setting of a single one.
+
+    The entry is the beginning of the path, with its last dot; empty for all other settings.
+    """
+    entry = _ENTRY.match(setting)
+    if entry is None:
+        return "", setting
+    own = setting[entry.end() :]
+    return entry[0], own if own.startswith("database") else f"source.{own}"
+
+
 def rule_of(setting: str, *, to: str = "") -> Rule:
     """Return the rule of a setting.
 
     Args:
-        setting: its dotted path.
+        setting: its dotted path; one of several connectors has the rules of a single one.
         to: the value that it is changed to, as text.
 
     Raises:
         LookupError: there is none: a setting was added without one.
     """
+    _, alone = of_connector(setting)
     for rule in RULES:
-        if fnmatchcase(setting, rule.settings) and rule.to in ("", to):
+        if fnmatchcase(alone, rule.settings) and rule.to in ("", to):
             return rule
     raise LookupError(f"no rule says what a change of {setting} takes")

@@ -1,25 +1,29 @@
 """The settings that a query runs with, stored as a record of the progress topic; pure.
 
 `lakemark plan` compares them with a configuration that was changed since. Secrets are masked, as
-`lakemark config show` does it, so a changed secret does not show.
+`lakemark config show` does it, so a changed secret does not show. The settings of one of several
+connectors go by its name, ``source.connectors[shop].tables``: its number is another one as soon as
+the list is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 
-from lakemark.ops.effects import Takes, rule_of
+from lakemark.ops.effects import CONNECTORS, Takes, of_connector, rule_of
 from lakemark.settings.config import Config, leaves
+from lakemark.settings.layers import SettingPath, dotted
 from lakemark.settings.masking import MASK
 
 KEY: Final = b"_config"
 # Where a setting that is not listed is one that was not set.
 _MAY_LACK: Final = (
     *("database", "output", "spark", "source.connect", "kafka.java", "kafka.librdkafka"),
-    *("lake.tables", "lake.storage_options"),
+    *("lake.tables", "lake.storage_options", "source.converter"),
 )
+_ENTRY_MAY_LACK: Final = ("database", "connect", "converter")
 
 
 class SettingsRecord(msgspec.Struct, frozen=True):
@@ -42,10 +46,26 @@ class Change(msgspec.Struct, frozen=True):
 def masked(config: Config) -> dict[str, str]:
     """Return every setting as text, by its dotted path, without secrets."""
     hide = config.masks().foreign
-    return {
-        ".".join(path): MASK if secret and value else hide(value)
+    connectors = [*map(hide, _connectors(config))]
+    listed = {CONNECTORS: ", ".join(connectors)} if connectors else {}
+    return listed | {
+        _name(path, connectors): MASK if secret and value else hide(value)
         for path, value, secret in leaves(config)
     }
+
+
+def _connectors(config: Config) -> list[str]:
+    """Return the names of several connectors, with Connect's address where two have one name."""
+    places = [entry.place for entry in config.source.connectors]
+    names = [name for _, name in places]
+    return [name if names.count(name) == 1 else f"{name}@{url}" for url, name in places]
+
+
+def _name(path: SettingPath, connectors: Sequence[str]) -> str:
+    match path:
+        case ("source", "connectors", int(number), *rest):
+            return f"{CONNECTORS}[{connectors[number]}].{dotted((*rest,))}"
+    return dotted(path)
 
 
 def encode(config: Config, *, ts_ms: int) -> bytes:
@@ -64,19 +84,23 @@ def decode(value: bytes | None) -> SettingsRecord | None:
 def changes(before: Mapping[str, str], config: Config) -> list[Change]:
     """Return the differences between the settings that ran and these, in the order of these.
 
-    A setting that `before` lacks, because another version wrote it, is not compared.
+    A setting that `before` lacks, because another version wrote it, is not compared. Those of a
+    connector that came into the list, or left it, are not: that it did is what differs.
 
     Args:
         before: of `SettingsRecord.settings`, or some of them.
         config: as it is now.
     """
     now = masked(config)
-    sections = {section for section in _MAY_LACK if _says(before, section)}
+    entries = {entry for name in now if (entry := of_connector(name)[0])}
+    lacking = (*_MAY_LACK, *(f"{entry}{part}" for entry in entries for part in _ENTRY_MAY_LACK))
+    sections = {section for section in lacking if _says(before, section)}
     changed = []
     for name in dict.fromkeys((*now, *before)):
         is_compared = name in before or any(name.startswith(f"{s}.") for s in sections)
         was, wanted = before.get(name, ""), now.get(name, "")
-        if not is_compared or was == wanted:
+        has_left = of_connector(name)[0] not in ("", *entries)
+        if not is_compared or was == wanted or has_left:
             continue
         with suppress(LookupError):  # a setting that is no more
             rule = rule_of(name, to=wanted)

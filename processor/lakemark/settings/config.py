@@ -6,7 +6,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     model_validator,
@@ -25,13 +26,21 @@ from pydantic_core import PydanticCustomError
 
 from lakemark.settings import masking
 from lakemark.settings.file_secret import FileSecret
-from lakemark.settings.layers import ENV_PREFIX, InvalidConfig, Mistake, dotted, read_layers
+from lakemark.settings.layers import (
+    ENV_PREFIX,
+    InvalidConfig,
+    Mistake,
+    SettingPath,
+    dotted,
+    read_layers,
+)
 from lakemark.settings.masking import Masks
 from lakemark.settings.mistakes import explain, shape_of
 from lakemark.settings.names import InternalTopics
 from lakemark.settings.schema_policy import Behavior, Kind, SchemaPolicy
 from lakemark.settings.section import Section
 from lakemark.settings.security import SecurityConfig, require_mechanism
+from lakemark.settings.table_id import TableId as TableName
 from lakemark.settings.units import (
     Address,
     ClientSettings,
@@ -58,6 +67,7 @@ from lakemark.settings.units import (
 
 DELTA: Final = "delta"
 """The format of tables."""
+_QUALIFIED: Final = 3  # parts of a table's name: topic prefix, schema or database, table
 Deletes = Literal["hard", "soft"]
 Engine = Literal["auto", "task-merge", "deletion-vectors", "spark-merge"]
 
@@ -95,8 +105,8 @@ class ConnectConfig(Section):
         return self
 
 
-class SourceConfig(Section):
-    """The connector, and those of its tables that are read."""
+class CaptureConfig(Section):
+    """A connector, and those of its tables that are read."""
 
     connect: ConnectConfig | None = None
     connector_file: ExistingFile | None = Field(
@@ -114,28 +124,24 @@ class SourceConfig(Section):
     converter: FreeMap = Field(
         {}, description="settings of the converter of records, before the connector's own"
     )
-    watch_interval: Duration = Field(
-        timedelta(seconds=30),
-        description=(
-            "between two looks at the database's catalog for what no event tells; if shorter than "
-            "30 s, also at the connector and for created tables"
-        ),
-    )
 
     def converter_options(self) -> dict[str, str]:
         """Settings of the converter in clear."""
         return reveal(self.converter)
 
-    @model_validator(mode="after")
-    def _one_connector(self) -> Self:
+    def _require_connector(self, ways: str) -> None:
+        """Raise a mistake unless there is one way to the connector.
+
+        Args:
+            ways: that there are, as the message has them.
+        """
         if (self.connect is None) == (self.connector_file is None):
             found = "neither is set" if self.connect is None else "both are set"
             raise PydanticCustomError(
                 "connector",
-                "exactly one of source.connect and source.connector_file is needed, {found}",
-                {"found": found},
+                "exactly one of {ways} is needed, {found}",
+                {"ways": ways, "found": found},
             )
-        return self
 
 
 class DatabaseConfig(Section):
@@ -147,6 +153,56 @@ class DatabaseConfig(Section):
     )
     password: Secret | None = Field(None, description="of the user in url")
     connect_timeout: Duration = Field(timedelta(seconds=10), description="for one connection")
+
+
+class ConnectorConfig(CaptureConfig):
+    """One of several connectors, those of its tables that are read, and its database."""
+
+    database: DatabaseConfig | None = None
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Connect's address and the connector's name, or an empty text and its file."""
+        if self.connect is not None:
+            return self.connect.url, self.connect.connector
+        return "", str(self.connector_file)
+
+    @model_validator(mode="after")
+    def _one_connector(self) -> Self:
+        self._require_connector("connect and connector_file")
+        return self
+
+
+class SourceConfig(CaptureConfig):
+    """The connector, and those of its tables that are read; or several connectors."""
+
+    watch_interval: Duration = Field(
+        timedelta(seconds=30),
+        description=(
+            "between two looks at the database's catalog for what no event tells; if shorter than "
+            "30 s, also at the connector and for created tables"
+        ),
+    )
+    connectors: list[ConnectorConfig] = Field(
+        [], description="several connectors, each with its tables and its database, instead of one"
+    )
+
+    @model_validator(mode="after")
+    def _has_connectors(self) -> Self:
+        if not self.connectors:
+            self._require_connector(
+                "source.connect and source.connector_file (or source.connectors)"
+            )
+        places = [entry.place for entry in self.connectors]
+        twice: dict[SettingPath, str] = {}
+        for number, place in enumerate(places):
+            first = places.index(place)
+            if first < number:
+                message = f"names the same connector as source.connectors[{first}]"
+                twice["connectors", number] = message
+        if twice:
+            raise mistakes_in(twice)
+        return self
 
 
 class SchemaChangesConfig(Section):
@@ -340,19 +396,70 @@ class Config(Section):
     log: LogConfig = LogConfig()
     spark: SparkSettings = Field({}, description="more settings of Spark")
 
+    # The other connectors of the pipeline that a part is of: their secrets are hidden by it, too.
+    _beside: tuple[ConnectorConfig, ...] = PrivateAttr(())
+
     @model_validator(mode="after")
-    def _apart(self) -> Self:
+    def _fits_together(self) -> Self:
+        found: dict[SettingPath, str] = {}
         inside = f"{self.checkpoint}/".startswith(f"{self.lake.path}/")
         if inside or f"{self.lake.path}/".startswith(f"{self.checkpoint}/"):
-            raise PydanticCustomError(
-                "apart", "checkpoint and lake.path must be folders of their own, side by side"
-            )
+            found[()] = "checkpoint and lake.path must be folders of their own, side by side"
+        if self.several:
+            found |= self._of_one_connector()
+        if found:
+            raise mistakes_in(found)
         return self
+
+    def _of_one_connector(self) -> dict[SettingPath, str]:
+        """Return settings that have a meaning only where there is one connector."""
+        beside: list[SettingPath] = [
+            ("source", name) for name in CaptureConfig.model_fields if getattr(self.source, name)
+        ]
+        if self.database is not None:
+            beside.append(("database",))
+        message = "cannot be set beside source.connectors: set it for each connector there"
+        found = dict.fromkeys(beside, message)
+        for table in self.lake.tables:
+            if len(TableName.parse(table).parts) < _QUALIFIED:
+                found["lake", "tables", table] = (
+                    "expected a table such as shop.public.orders: with source.connectors a table's"
+                    " name begins with its connector's topic.prefix"
+                )
+        return found
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         """Take what another process had: what is said here holds its secrets no more than there."""
         super().__setstate__(state)
         masking.know(self.masks)
+
+    @property
+    def several(self) -> bool:
+        """Say whether connectors are listed (`source.connectors`), be it a single one.
+
+        Their tables' names begin with their connector's topic prefix.
+        """
+        return bool(self.source.connectors)
+
+    @property
+    def parts(self) -> tuple["Config", ...]:
+        """The configurations of pipelines that had each connector alone, in their order.
+
+        All that is not of a connector is the same object in each. It is this configuration where
+        there is no list of connectors.
+        """
+        return self._parts if self.several else (self,)
+
+    @cached_property
+    def _parts(self) -> tuple["Config", ...]:
+        return tuple(map(self._part, self.source.connectors))
+
+    def _part(self, entry: ConnectorConfig) -> "Config":
+        own = {name: getattr(entry, name) for name in CaptureConfig.model_fields}
+        source = self.source.model_copy(update={**own, "connectors": []})
+        part = self.model_copy(update={"source": source, "database": entry.database})
+        part._beside = tuple(self.source.connectors)  # noqa: SLF001 - it is made here
+        return part
 
     @cached_property
     def topics(self) -> InternalTopics:
@@ -365,12 +472,24 @@ class Config(Section):
 
     def secrets(self) -> frozenset[str]:
         """Every secret value, for the filters of log lines and messages."""
-        found = {value for _, value, secret in leaves(self) if secret and len(value) > 0}
-        for url in (self.database.url if self.database else "", *self.connect_urls()):
+        found = {value for _, value, secret in self._leaves() if secret and len(value) > 0}
+        for url in self._urls():
             password = urlsplit(url).password
             if password:
                 found |= {password, unquote(password)}
         return frozenset(found)
+
+    def _leaves(self) -> Iterator[tuple[SettingPath, str, bool]]:
+        """Yield every setting as `leaves` does, those of connectors beside this part included."""
+        for section in (self, *self._beside):
+            yield from leaves(section)
+
+    def _urls(self) -> Iterator[str]:
+        """Yield every address that may have a password in it."""
+        entries = (*self.source.connectors, *self._beside)
+        databases = (self.database, *(entry.database for entry in entries))
+        connects = (self.source.connect, *(entry.connect for entry in entries))
+        yield from (section.url for section in (*databases, *connects) if section)
 
     def secret_files(self) -> tuple[Path, ...]:
         """The files that secrets are in, and the key of a certificate."""
@@ -379,20 +498,30 @@ class Config(Section):
 
     def masks(self) -> Masks:
         """Return what takes the secrets out of other programs' text."""
-        shown = [value for _, value, secret in leaves(self) if not secret]
+        shown = [value for _, value, secret in self._leaves() if not secret]
         return Masks(self.secrets(), shown)
 
     def connect_urls(self) -> tuple[str, ...]:
-        """The addresses of Connect, none with a connector file."""
-        return (self.source.connect.url,) if self.source.connect else ()
+        """The addresses of Connect, none for connectors that are known from files."""
+        found = [part.source.connect.url for part in self.parts if part.source.connect]
+        return tuple(dict.fromkeys(found))
+
+
+def mistakes_in(found: Mapping[SettingPath, str]) -> PydanticCustomError:
+    """Return the error of a validator that finds fault with several settings of its section.
+
+    Args:
+        found: what is wrong, by the setting's path within the section.
+    """
+    text = "; ".join(f"{dotted(path)} {message}".strip() for path, message in found.items())
+    return PydanticCustomError("settings", "{text}", {"text": text, "settings": dict(found)})
 
 
 def leaves(
-    section: BaseModel | Mapping[str, Any], path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], str, bool]]:
+    section: BaseModel | Mapping[str, Any], path: SettingPath = ()
+) -> Iterator[tuple[SettingPath, str, bool]]:
     """Every setting: its path, its value in clear, and whether that value is a secret."""
-    items = section.items() if isinstance(section, Mapping) else iter(section)
-    for name, value in items:
+    for name, value in _settings_of(section):
         inner = (*path, name)
         if isinstance(value, BaseModel | Mapping) and value:
             yield from leaves(value, inner)
@@ -407,40 +536,54 @@ def leaves(
             yield inner, text, False
 
 
+def _settings_of(section: BaseModel | Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield names and values; a list of sections is a mapping by their numbers."""
+    for name, value in section.items() if isinstance(section, Mapping) else iter(section):
+        sections = isinstance(value, list) and value and isinstance(value[0], BaseModel)
+        yield name, dict(enumerate(value)) if sections else value
+
+
 def _files_of(section: BaseModel | Mapping[str, Any]) -> Iterator[Path]:
-    for _, value in section.items() if isinstance(section, Mapping) else iter(section):
+    for _, value in _settings_of(section):
         if isinstance(value, BaseModel | Mapping):
             yield from _files_of(value)
         elif isinstance(value, FileSecret):
             yield from value.files
 
 
-def _cautions(config: Config) -> Iterator[Mistake]:
-    """Yield what can be started like this but should be known."""
-    if config.output and config.source.connect is None:
-        yield Mistake(
-            "output",
-            "without source.connect snapshots for output topics wait until every partition of "
-            "their tables has had a later event",
-            "set source.connect",
-        )
+_UNSEEN: Final = (
+    "without source.connect snapshots for output topics wait until every partition of their tables "
+    "has had a later event"
+)
+
+
+def _cautions(config: Config) -> Iterator[tuple[SettingPath, str, str]]:
+    """Yield what can be started like this but should be known: setting, message, what to do."""
+    for number, part in enumerate(config.parts):
+        if config.output and part.source.connect is None:
+            where: SettingPath = ("source", "connectors", number) if config.several else ("output",)
+            yield (
+                where,
+                _UNSEEN,
+                "set connect instead of connector_file" if config.several else "set source.connect",
+            )
     if config.kafka.security.security_protocol == "SASL_PLAINTEXT":
-        yield Mistake(
-            "kafka.security.security_protocol",
+        yield (
+            ("kafka", "security", "security_protocol"),
             "SASL_PLAINTEXT sends the password and all rows unencrypted",
             "use SASL_SSL where the brokers offer it",
         )
     if config.kafka.security.ssl_endpoint_identification == "none":
-        yield Mistake(
-            "kafka.security.ssl_endpoint_identification",
+        yield (
+            ("kafka", "security", "ssl_endpoint_identification"),
             "none accepts a certificate of any host name",
             "use https, and certificates that carry the brokers' names",
         )
-    if "snapshot" in config.model_fields_set and config.database is None:
-        yield Mistake(
-            "snapshot",
+    if "snapshot" in config.model_fields_set and all(p.database is None for p in config.parts):
+        yield (
+            ("snapshot",),
             "without a database there is nothing to read snapshots from",
-            "add the section database",
+            "add the section database" + " to each connector" * config.several,
         )
 
 
@@ -491,8 +634,8 @@ def load_with_origins(path: Path | None, environ: Mapping[str, str] | None = Non
         layers.problems += explain(error, Config, layers, file=path)
     else:
         layers.problems += [
-            replace(caution, warning=True, line=layers.line_of(tuple(caution.path.split("."))))
-            for caution in _cautions(config)
+            Mistake(dotted(path), message, hint, layers.line_of(path), warning=True)
+            for path, message, hint in _cautions(config)
         ]
     mistakes = [problem for problem in layers.problems if not problem.warning]
     if mistakes:

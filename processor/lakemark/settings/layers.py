@@ -26,6 +26,7 @@ ENV_PREFIX: Final = "LAKEMARK_"
 NOT_SETTINGS: Final = frozenset({"LAKEMARK_CONFIG", "LAKEMARK_CACHE"})
 # Deeper than any setting; stops a YAML alias that contains itself.
 _MAX_DEPTH: Final = 16
+_NUMBER: Final = re.compile(r"[0-9]{1,4}")  # of an entry in a list
 _PLACEHOLDER: Final = re.compile(r"\$\$\{|\$\{([^{}\n]*)\}")
 # `{password: ${file:pg}}` is no valid flow YAML. ASCII inside a placeholder is moved to the Unicode
 # private use area before parsing and back afterwards; columns and lines stay as they are.
@@ -296,7 +297,7 @@ def _read_environment(
     sections: Sequence[str],
     layers: Layers,
 ) -> None:
-    for name in sorted(environ):
+    for name in sorted(environ, key=_in_order):
         if not name.startswith(ENV_PREFIX) or name in NOT_SETTINGS:
             continue
         path = _path_of(name, shape)
@@ -321,27 +322,64 @@ def _read_environment(
         _set(layers, path, value, origin=name)
 
 
+def _in_order(name: str) -> list[tuple[int, str]]:
+    """Return a key to sort by: a list before its entries, and these by their numbers."""
+    parts = name.split("__")
+    return [(int(part), "") if _NUMBER.fullmatch(part) else (-1, part) for part in parts]
+
+
 def _path_of(name: str, shape: Callable[[SettingPath], Shape]) -> SettingPath:
-    """Settings are lower case; the keys of a free map stay as they are written."""
+    """Settings are lower case, entries of lists numbers; keys of a free map stay as they are."""
     path: SettingPath = ()
     for part in name.removeprefix(ENV_PREFIX).split("__"):
-        path = (*path, part if path and shape(path) == "map" else part.lower())
+        kind = shape(path) if path else "section"
+        if kind == "list" and _NUMBER.fullmatch(part):
+            path = (*path, int(part))
+        else:
+            path = (*path, part if kind == "map" else part.lower())
     return path
 
 
 def _set(layers: Layers, path: SettingPath, value: Any, *, origin: str) -> None:
-    target = layers.values
-    for part in path[:-1]:
-        inner = target.get(str(part))
-        if not isinstance(inner, dict):
-            inner = target[str(part)] = {}
+    target: Any = layers.values
+    for end, part in enumerate(path[:-1], start=1):
+        wanted = list if isinstance(path[end], int) else dict
+        inner = _got(target, part)
+        if not isinstance(inner, wanted):
+            inner = wanted()
+            if not _put(target, part, inner):
+                return _add_gap(layers, path[:end], origin)
         target = inner
-    target[str(path[-1])] = value
+    if not _put(target, path[-1], value):
+        return _add_gap(layers, path, origin)
     for old in [p for p in layers.origins if p[: len(path)] == path]:
         del layers.origins[old]
     for old in [p for p in layers.lines if p[: len(path)] == path]:
         del layers.lines[old]
     layers.origins[path] = origin
+    return None
+
+
+def _got(target: Any, part: str | int) -> Any:
+    if isinstance(part, int):
+        return target[part] if part < len(target) else None
+    return target.get(part)
+
+
+def _put(target: Any, part: str | int, value: Any) -> bool:
+    """Set a key of a map, or an entry of a list; return whether there can be one of that number."""
+    if not isinstance(part, int) or part < len(target):
+        target[part] = value
+    elif part == len(target):
+        target.append(value)
+    else:
+        return False
+    return True
+
+
+def _add_gap(layers: Layers, path: SettingPath, origin: str) -> None:
+    message = f"the variable {origin} sets an entry, and those before it are not all there"
+    layers.add(path, message, "number the entries from 0 on")
 
 
 def _resolve(value: Any, path: SettingPath, environ: Mapping[str, str], layers: Layers) -> Any:

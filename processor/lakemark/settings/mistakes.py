@@ -25,10 +25,10 @@ def shape_of(model: type[BaseModel], path: SettingPath) -> Shape:
             if field is None:
                 return "unknown"
             kind = field.annotation
-        elif typing.get_origin(kind) in {dict, Mapping}:
-            kind = typing.get_args(kind)[1]
-        elif typing.get_origin(kind) is list and isinstance(part, int):
-            kind = typing.get_args(kind)[0]
+        elif typing.get_origin(kind) is dict or (
+            typing.get_origin(kind) is list and isinstance(part, int)
+        ):
+            kind = _held(kind)
         else:
             return "unknown"
     kind = _bare(kind)
@@ -40,6 +40,11 @@ def shape_of(model: type[BaseModel], path: SettingPath) -> Shape:
 
 def _is_model(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _held(kind: Any) -> Any:
+    """Return the kind of what a list or a map holds."""
+    return typing.get_args(kind)[-1]
 
 
 def _bare(kind: Any) -> Any:
@@ -63,9 +68,12 @@ def explain(
     found = []
     for detail in error.errors(include_url=False):
         path = _setting_path(detail["loc"])
-        if dotted(path) not in known:
+        for inner, message in detail.get("ctx", {}).get("settings", {}).items():
+            setting = (*path, *inner)
+            found.append(Mistake(dotted(setting), message, line=layers.line_of(setting)))
+        if detail["type"] != "settings":
             found.append(_problem(detail, path, model, layers, file))
-    return found
+    return [mistake for mistake in found if mistake.path not in known]
 
 
 def _setting_path(loc: Sequence[str | int]) -> SettingPath:
@@ -130,8 +138,8 @@ def _holds_secret(path: SettingPath, model: type[BaseModel]) -> bool:
         if _is_model(kind):
             field = kind.model_fields.get(part)
             kind = field.annotation if field else str
-        elif typing.get_origin(kind) is dict:
-            kind = typing.get_args(kind)[1]
+        elif typing.get_origin(kind) in {dict, list}:
+            kind = _held(kind)
     return _bare(kind) is SecretStr or (bool(path) and path[-1] == "url")
 
 
@@ -159,7 +167,7 @@ def _names(model: type[BaseModel], path: SettingPath) -> list[str]:
     for part in path:
         kind = _bare(kind)
         fields = kind.model_fields if _is_model(kind) else None
-        kind = fields[part].annotation if fields else typing.get_args(kind)[1]
+        kind = fields[part].annotation if fields else _held(kind)
     kind = _bare(kind)
     return list(kind.model_fields) if _is_model(kind) else []
 

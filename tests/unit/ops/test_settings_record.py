@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from lakemark.ops import settings_record
 from lakemark.ops.effects import RULES, Takes, rule_of
-from lakemark.settings.config import Config, TableConfig
+from lakemark.settings.config import Config, ConnectorConfig, TableConfig
 
 SCHEMA = Path(__file__).parents[3] / "schemas" / "progress.json"
 SECTIONS = {
@@ -33,7 +33,9 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> list[str]:
         path = f"{prefix}{name}"
         inner = [c for c in _parts(field.annotation) if isinstance(c, type)]
         sections = [c for c in inner if issubclass(c, BaseModel)]
-        if TableConfig in sections:
+        if ConnectorConfig in sections:
+            found += [path, *settings_of(ConnectorConfig, f"{path}[x].")]
+        elif TableConfig in sections:
             found += [path, *settings_of(TableConfig, f"{path}.public.x.")]
         elif sections:
             found += [s for c in sections for s in settings_of(c, f"{path}.")]

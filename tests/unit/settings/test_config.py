@@ -535,9 +535,10 @@ def test_the_published_schema_is_current():
     )
 
 
-def yaml_of(page: str) -> str:
-    """The one YAML block of a page."""
-    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+def yaml_of(page: str, *, below: str = "") -> str:
+    """The one YAML block of a page, or of the rest below a heading."""
+    text = (ROOT / page).read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", text[text.index(below) :], re.DOTALL)
     return textwrap.dedent(block)
 
 
@@ -546,7 +547,7 @@ def test_the_first_examples_work_and_every_setting_is_named(write, tmp_path):
     (tmp_path / "secrets" / "postgres").write_text("x")
     config = load(write(yaml_of("README.md")), {})
     tables = tmp_path / "tables.yaml"
-    tables.write_text(yaml_of("docs/settings.md"))
+    tables.write_text(yaml_of("docs/settings.md", below="## A schema file"))
     assert list(read_schema_file(tables)) == ["public.orders"]
     page = (ROOT / "docs" / "settings.md").read_text()
     table = page[page.index("| setting |") : page.index("## A schema file")]
