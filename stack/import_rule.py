@@ -22,7 +22,7 @@ PACKAGE: Final = Path(__file__).parents[1] / "processor" / "lakemark"
 ORDER: Final = (
     *("version", "errors", "failpoints", "backoff", "settings", "causes", "model"),
     *("kafka", "converters", "connectors", "source", "reconcile", "sink", "state"),
-    *("plans", "tasks", "snapshot", "runners", "spark", "ops"),
+    *("plans", "tasks", "snapshot", "runners", "spark", "ops", "sources"),
     *("pipeline", "supervisor", "cli", "__main__", "__init__"),
 )
 
@@ -105,6 +105,7 @@ EDGES: Final[Mapping[str, str]] = {
     "ops.http": "server",
     "ops.plan": "facts_lake facts_log plan",
     "ops.prepare": "prepare prepared_settings",
+    "sources": "beside connecting source_set",
     "cli": "__init__ check cli dlq_cli prepared_files signal_exchange snapshot_cli status_view",
 }
 """The modules that reach the outside, themselves or through others, by folder."""

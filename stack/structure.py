@@ -20,12 +20,12 @@ from stack.import_rule import KINDS, PACKAGE, Imports, group, imports_of, parsed
 ROOT: Final = PACKAGE.parents[1]
 LIMITS: Final[Mapping[str, int]] = {
     "modules at the top": 11,
-    "groups": 25,
-    "imports between groups": 137,
+    "groups": 26,  # sources/: what a pipeline knows of each of its connectors, all in one room
+    "imports between groups": 147,  # it joins what the supervisor joined for a single one
     "pairs of groups that import each other": 0,
     "modules in cycles": 0,
     "names of several classes": 0,
-    "modules that an update of a row enters": 55,
+    "modules that an update of a row enters": 58,  # whose topic, whose table, whose plan
 }
 """What each figure is; who makes one smaller lowers it here."""
 GOALS: Final[Mapping[str, int]] = {

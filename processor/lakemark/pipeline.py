@@ -21,11 +21,10 @@ import structlog
 from lakemark import failpoints, plans
 from lakemark.connectors import catalog_policies
 from lakemark.connectors.catalog_changes import Cascades
-from lakemark.connectors.connector import Connector
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model.change_batch import FILE_MISSING
-from lakemark.model.decoding import ANY_CONVERTER, ConverterChoice, StretchPlan
-from lakemark.model.events import SourceIdentity
+from lakemark.model.decoding import StretchPlan
+from lakemark.model.events import ANY_SOURCE
 from lakemark.model.fills import UNSEEN, Fill
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
@@ -42,6 +41,7 @@ from lakemark.sink.names import folder_of
 from lakemark.sink.table_format import TableFormat
 from lakemark.source import offset_ranges
 from lakemark.source.offset_ranges import OffsetRange
+from lakemark.sources.source_set import Sources
 from lakemark.state import (
     advance,
     catch_up,
@@ -55,7 +55,7 @@ from lakemark.state import (
 from lakemark.state.advance import Left, News, Results
 from lakemark.state.checkpoint import Checkpoint
 from lakemark.state.encoding import Forms
-from lakemark.state.schema_refresh import Catalog, Refresh
+from lakemark.state.schema_refresh import Refresh
 from lakemark.state.tables import PipelineState, TableState
 from lakemark.tasks import BatchPlan, DecodePlan
 
@@ -88,6 +88,7 @@ class Pipeline:
     """One pipeline's query and what its batches need.
 
     Attributes:
+        sources: the connectors.
         controls: reads the control records of a batch: (batch) -> decoded JSON objects.
         publish: writes the tables' states to the progress topic.
         planned: told which runs of snapshots are armed in the batch that begins, or were before.
@@ -102,17 +103,13 @@ class Pipeline:
         children: tables that change without an event, by the one whose events tell it, as it has
             found them.
         pace: when the next batch begins.
-        converter: the name in `converters.registry` of what reads and writes the records.
         lake: the format of the tables.
     """
 
     runner: BatchRunner
     config: Config
-    connector: Connector
-    identity: SourceIdentity
-    modes: HandlingModes
+    sources: Sources
     checkpoint: Checkpoint
-    catalog: Catalog
     librdkafka: dict[str, Any]
     end_offsets: Callable[[Sequence[str]], Offsets]
     controls: Callable[[int, int], list[dict[str, Any]]]
@@ -129,7 +126,6 @@ class Pipeline:
     children: Callable[[], Mapping[str, Cascades]] = dict
     pace: Trigger = field(default_factory=Trigger)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
-    converter: ConverterChoice = ANY_CONVERTER
     forms: Forms = field(default_factory=Forms)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
@@ -139,7 +135,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self.lake = formats.format_of(self.config.lake)
-        self.refresh = Refresh(self.catalog, self.schemas, self.forms)
+        self.refresh = Refresh(self.sources.catalogs(), self.schemas, self.forms)
 
     def start(self, *, armed: bool, once: bool) -> Query:
         """Start the query; see `BatchRunner.start`."""
@@ -148,7 +144,7 @@ class Pipeline:
         return self.runner.start(
             self,
             self.checkpoint,
-            pattern=self.connector.topic_pattern,
+            pattern=self.sources.topic_pattern,
             schemas=self.schemas,
             armed=armed,
             once=once,
@@ -223,7 +219,7 @@ class Pipeline:
         ends = self.checkpoint.offsets(batch)
         state = stored_form.copied(before)
         state.batch = batch
-        state.output_prefixes = list(self.connector.output_prefixes)
+        state.output_prefixes = self.sources.output_prefixes
         state.offsets = new_partitions.known_ends(before.offsets, self._changes(ends))
         start = advance.start_offsets(before, state.offsets)
         self._control(state, before, start, ends)
@@ -251,8 +247,9 @@ class Pipeline:
 
         def carry(some: Sequence[dict[str, Any]]) -> None:
             control_records.carry_out(
-                some, state, before=before, start=start, refresh=self.refresh, can_fill=can_fill
-            )
+                some, state, before=before, start=start, refresh=self.refresh, can_fill=can_fill,
+                owner=self.sources.owners,
+            )  # fmt: skip
             self._fill(state, budget)
 
         left = control_records.guarded(
@@ -372,12 +369,13 @@ class Pipeline:
         stopped: frozenset[str],
         selected: Any,
     ) -> BatchPlan:
-        config, slots, chosen = self.config, self.runner.slots, self.connector.chosen
+        config, slots, chosen = self.config, self.runner.slots, self.sources.chosen
+        parts = self.sources.parts(state)
         again = frozenset(selected or ()) if step == "catchup" else frozenset()
         decode = DecodePlan(
             stretch=StretchPlan(
-                identity=self.identity,
-                modes=self.modes,
+                identity=ANY_SOURCE,
+                modes=HandlingModes(),
                 schemas=self.schemas,
                 numerics=self.numerics(),
                 ignorable={t: frozenset(names) for t, names in state.ignorable.items()},
@@ -393,16 +391,13 @@ class Pipeline:
                 verified=self.refresh.verified(again),
                 stopped=stopped,
                 stopped_topics=state.silent_topics() if stopped else frozenset(),
-                outputs=config.source.topics is not None,
                 fills={t: tuple(s.repair.fills) for t, s in state.tables.items() if s.repair.fills},
-                converter=self.converter,
             ),
             shards=config.stream.shards,
             slots=slots,
             slot_of=plans.balanced(self.loads, slots),
             dead_letter_topic=config.topics.dead_letters,
             kafka=self.librdkafka,
-            epochs=tuple(state.epochs),
             armed=bool(state.runs) and step == "stream",
             output=plans.output_plan(
                 config,
@@ -410,9 +405,9 @@ class Pipeline:
                 query=self.checkpoint.query_id(),
                 schemas={**self.schemas, **self.read_schemas()},
                 topic_ids=self._topic_ids(state) if config.output else {},
-                wrapped=self.connector.wraps,
-                converter=self.converter,
             ),
+            parts=parts,
+            owners=self.sources.owners,
         )
         lake = plans.lake_plan(
             config,
@@ -468,7 +463,7 @@ class Pipeline:
         start = advance.start_offsets(before, state.offsets, reports)
         left = advance.settle(
             state, before, start, reports, results.outcomes,
-            catalog=self.catalog.live, forwarded=self.config.output is not None,
+            catalog=self.refresh.may_ask, forwarded=self.config.output is not None,
         )  # fmt: skip
         advance.begun_anew(state, reports)
         advance.cascaded(state, reports, self.children())
@@ -524,7 +519,7 @@ class Pipeline:
         results = self.reread(turn.start, turn.end, plan)
         reports, outcomes = results.reports, results.outcomes
         left = advance.settle(
-            state, state, turn.start, reports, outcomes, catalog=self.catalog.live
+            state, state, turn.start, reports, outcomes, catalog=self.refresh.may_ask
         )
         advance.cascaded(state, reports, self.children())
         self.refresh.read -= set(turn.tables)

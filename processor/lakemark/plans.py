@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from lakemark.model.decoding import AppliedPosition, ConverterChoice
+from lakemark.model.decoding import AppliedPosition
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
@@ -117,10 +117,10 @@ def output_plan(
     query: str,
     schemas: Mapping[str, TableSchema],
     topic_ids: Mapping[str, str],
-    wrapped: bool,
-    converter: ConverterChoice,
 ) -> OutputPlan | None:
     """Return what the tasks must know of the output topics; None without them.
+
+    What is a connector's own is in `PlanPart`.
 
     Args:
         config: the settings.
@@ -128,8 +128,6 @@ def output_plan(
         query: the query's id.
         schemas: tables known from the catalog.
         topic_ids: ids of the change topics.
-        wrapped: whether keys or values are known to carry their schemas.
-        converter: what reads and writes the records.
     """
     output = config.output
     if output is None:
@@ -140,10 +138,8 @@ def output_plan(
         control=config.topics.control,
         query=query,
         batch=state.batch,
-        wrapped=wrapped or bool(state.learnt_tables),
         resolve=output.resolve_unavailable,
         max_bytes=config.dead_letters.max_record_bytes,
-        learnt=state.learnt,
         key_schemas={t: _key_of(schema) for t, schema in schemas.items() if schema.key},
         topic_ids=topic_ids,
         rows={
@@ -156,7 +152,6 @@ def output_plan(
             for name, entry in state.tables.items()
         },
         options=config.lake.options(),
-        converter=converter,
         format=config.lake.format,
     )
 

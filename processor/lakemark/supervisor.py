@@ -22,15 +22,11 @@ import structlog
 
 from lakemark.backoff import Backoff
 from lakemark.causes import cause
-from lakemark.connectors import connector as connectors
-from lakemark.connectors.catalogs import catalog_of
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, PipelineError
 from lakemark.kafka import brokers, records
 from lakemark.model.control import Wake, encode
-from lakemark.model.handling_modes import HandlingModes
-from lakemark.ops import feeds, settings_record
+from lakemark.ops import settings_record
 from lakemark.ops.board import Board
-from lakemark.ops.catalog_watch import CatalogWatch
 from lakemark.ops.http import server
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.starting import Starting
@@ -40,16 +36,15 @@ from lakemark.runners.batch_runner import JAVA_ENDED, BatchRunner, OtherStagesEr
 from lakemark.runners.stopping import Stop
 from lakemark.runners.trigger import Trigger
 from lakemark.settings.config import Config
-from lakemark.sink.names import folder_of
-from lakemark.snapshot import notifications, snapshots
-from lakemark.snapshot.adapters import Adapters
-from lakemark.snapshot.chunk_task import ReadSettings
+from lakemark.snapshot import notifications
 from lakemark.snapshot.signals import Rejection
-from lakemark.snapshot.snapshot_state import Settings
+from lakemark.sources.beside import Beside
+from lakemark.sources.connecting import Absent, Connecting
+from lakemark.sources.source_set import Sources
 from lakemark.state import control, handling, recovery, tables
 from lakemark.state.advance import News
 from lakemark.state.checkpoint import DAMAGED, LOCAL, Checkpoint, Identity
-from lakemark.state.connector_drift import ChangedError, Watch, agree
+from lakemark.state.connector_drift import ChangedError, agree_on_columns
 from lakemark.state.ownership import SUPERSEDED, Owner, Turn
 from lakemark.state.progress import CAPTURED, Captured, record_of
 from lakemark.state.tables import CATCHING_UP, ERRORED, PipelineState
@@ -58,7 +53,6 @@ from lakemark.state.takeover import StoppedError, Takeover
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-    from lakemark.snapshot.snapshots import Snapshots
 
 log = structlog.get_logger(__name__)
 
@@ -82,10 +76,11 @@ class Supervisor:
         self.captured: tuple[str, ...] = ()
         self.published: dict[str, bytes | None] = {}
         self.progress: Producer | None = None
-        self.snapshots: Snapshots | None = None
+        self.beside: Beside | None = None
         self.turn = Turn(config)
         self.takeover = Takeover(config.name, self.turn, self.stopping, once=once)
-        self.connector: Watch | None = None
+        self.connecting = Connecting(config)
+        self.absent = Absent({}, lambda _: None)
         self.stands_by = True  # until the checkpoint is this process's own
         self.streamed = False
         self.board = Board(config.name)
@@ -180,7 +175,7 @@ class Supervisor:
     def _stream(self, runner: BatchRunner) -> None:
         with self.stop.interruptible():
             pipeline = self._pipeline(runner)
-        with self._watched(pipeline) as catalog, self._snapshots(pipeline, catalog):
+        with self._watched(pipeline):
             self._queries(pipeline)
 
     def _queries(self, pipeline: Pipeline) -> None:
@@ -224,32 +219,26 @@ class Supervisor:
         self.starting.step("connector")
         # As it is now: the turn may have come after weeks.
         written = checkpoint.newest().output_prefixes
-        connector = connectors.read(config).having_written(written)
-        connector.require()
-        for problem in connector.problems:
-            log.warning(
-                "connector.problem", where=problem.path, what=problem.message, hint=problem.hint
-            )
-        modes = HandlingModes.from_connector(connector.settings)
-        catalog = catalog_of(config, modes, connector)
-        found = catalog.read(None)
-        captured = {table: schema for table, schema in found.items() if table in connector.tables}
-        forms = agree(config, checkpoint, connector, captured)
-        connector.require_visible([t for t in catalog.tables() if t in connector.chosen])
+        connected = self.connecting.connect(checkpoint, written)
+        sources = Sources(tuple(one.source for one in connected))
+        captured = {table: s for one in connected for table, s in one.captured.items()}
+        forms = agree_on_columns(config, checkpoint, captured)
+        self.absent = self.connecting.absent(checkpoint, written, connected)
         self.starting.step("offsets")
-        self.state = recovery.go_over(config, checkpoint, connector)
+        self.state = recovery.go_over(config, checkpoint, sources.wanted, sources.topic_pattern)
         self.board.began(self.state)
-        self.captured = tuple(sorted(set(captured) - {connector.signal_table}))
+        signals = {one.source.connector.signal_table for one in connected}
+        self.captured = tuple(sorted(set(captured) - signals))
         self.board.captured(self.captured)
+        if sources.several:
+            self.board.connectors(
+                {one.qualifier: one.connector.name for one in sources.of}, self.connecting.missing()
+            )
         return Pipeline(
             runner=runner,
             config=config,
-            connector=connector,
-            identity=connector.identity,
-            converter=connector.converter,
-            modes=modes,
+            sources=sources,
             checkpoint=checkpoint,
-            catalog=catalog,
             librdkafka=brokers.librdkafka_options(config),
             end_offsets=lambda topics: brokers.end_offsets(config, topics),
             controls=lambda start, end: control.read(config, start, end),
@@ -282,75 +271,25 @@ class Supervisor:
         self.stands_by = True
 
     @contextmanager
-    def _watched(self, pipeline: Pipeline) -> Iterator[CatalogWatch]:
-        """Feed the board and look at connector and catalog while the query runs.
+    def _watched(self, pipeline: Pipeline) -> Iterator[Beside]:
+        """Look at connectors and catalogs, feed the board and carry out signals while it runs.
 
-        A run that ends by itself only looks at the catalog, before it begins.
+        A run that ends by itself only looks at the catalogs, before it begins.
         """
-        config, connector = self.config, pipeline.connector
-        catalog = CatalogWatch(
-            config, connector, pipeline.checkpoint, lambda: self.state, self.board.catalog
-        )
-        pipeline.children = catalog.children
+        beside = Beside(
+            self.config, pipeline.sources, pipeline.runner, pipeline.checkpoint, pipeline.forms,
+            self.board, lambda: self.state,
+        )  # fmt: skip
+        pipeline.children = beside.children
         if self.once:
-            catalog.try_to_look()
-            yield catalog
+            beside.look_once()
+            yield beside
             return
-        pipeline.forms_change, pipeline.seen_columns = catalog.look_soon, catalog.columns
-        pipeline.numerics = catalog.numerics
-        with (
-            feeds.running(config, self.board, connector, self.stopping),
-            Watch(config, connector, pipeline.forms).running() as self.connector,
-            catalog.running(),
-        ):
-            yield catalog
-
-    @contextmanager
-    def _snapshots(self, pipeline: Pipeline, catalog: CatalogWatch) -> Iterator[None]:
-        """Carry out signals while the query runs; a run that ends by itself carries out none."""
-        if self.once:
-            yield
-            return
-        config, query = self.config, pipeline.checkpoint.query_id
-        lake = pipeline.lake
-        settings = Settings(
-            pipeline=config.name,
-            connector=pipeline.connector.kind,
-            shards=config.stream.shards,
-            chunk_rows=config.snapshot.chunk_rows,
-            parallelism=config.snapshot.parallelism,
-            delay=config.snapshot.chunk_delay.total_seconds(),
-            interval=config.snapshot.window_interval.total_seconds(),
-            rest=config.snapshot.repair_interval.total_seconds(),
-            ordered=config.output is not None,
-            completes=config.snapshot.incomplete == "auto" and config.database is not None,
-            own_rows=pipeline.connector.reads_rows,
-            own_whole=pipeline.connector.reads_all_rows,
-            watch=config.source.watch_interval.total_seconds(),
-        )
-        world = Adapters(
-            pipeline.runner,
-            config,
-            pipeline.connector,
-            ReadSettings(
-                config, pipeline.modes, pipeline.connector.settings, lake.chunk_files(config)
-            ),
-            lambda table, key: lake.reader_of(
-                folder_of(config.lake, table, self._rebuild_of(table)), config.lake.options()
-            ).incomplete_keys(key),
-            pipeline.checkpoint.check_owner,
-            lambda table: table in self.state.learnt_tables,
-            catalog.has_seen,
-        )
-        pipeline.read_schemas = lambda: world.schemas
-        running = snapshots.running(world, settings, self.state, query, self.board.flight)
-        with running as self.snapshots:
-            yield
-        self.snapshots = None
-
-    def _rebuild_of(self, table: str) -> str:
-        entry = self.state.tables.get(table)
-        return "" if entry is None else entry.files.rebuild
+        pipeline.forms_change, pipeline.seen_columns = beside.look_soon, beside.columns
+        pipeline.numerics, pipeline.read_schemas = beside.numerics, beside.schemas
+        with self.absent.running(), beside.running(self.stopping) as self.beside:
+            yield beside
+        self.beside = None
 
     def _done(self, done: BatchDone) -> None:
         self.starting.end()
@@ -370,15 +309,15 @@ class Supervisor:
 
     def _planned(self, armed: frozenset[str]) -> None:
         self.starting.next("batch")
-        if self.snapshots is not None:
-            self.snapshots.planned(armed)
+        if self.beside is not None:
+            self.beside.planned(armed)
 
     def _committed(self, state: PipelineState, news: News) -> None:
-        if self.snapshots is not None:
-            self.snapshots.committed(state, news)
+        if self.beside is not None:
+            self.beside.committed(state, news)
 
     def _hasty(self) -> bool:
-        return self.snapshots is not None and self.snapshots.hasty
+        return self.beside is not None and self.beside.hasty
 
     def _watch(self, query: Query, checkpoint: Checkpoint) -> None:
         """Wait until the query ends.
@@ -402,8 +341,9 @@ class Supervisor:
                 checkpoint.check_owner()
             if ended:
                 return
-            if self.connector is not None:
-                self.connector.require_same()
+            if self.beside is not None:
+                self.beside.require_same()
+                self.absent.require_absent()
             pause = 1.0 if tables.any_state(self.state, CATCHING_UP) else RETRY_EVERY_S
             if not self.once and self._needs_batch() and time.monotonic() - woken > pause:
                 self._wake()

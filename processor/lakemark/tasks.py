@@ -20,12 +20,22 @@ from lakemark.converters import record_schema
 from lakemark.converters.registry import converter_of
 from lakemark.errors import LakemarkError
 from lakemark.model import change_batch
-from lakemark.model.decoding import REPORT, DecodedRange, Records, Report, StretchPlan
-from lakemark.model.events import NOTHING_LEARNT, Headers, Kind, Learnt
+from lakemark.model.decoding import (
+    REPORT,
+    ConverterChoice,
+    DecodedRange,
+    Records,
+    Report,
+    StretchPlan,
+)
+from lakemark.model.events import NOTHING_LEARNT, Headers, Kind, Learnt, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
+from lakemark.model.topic_owners import TopicOwners
+from lakemark.reconcile import window
 from lakemark.reconcile.outputs import SURVIVORS
 from lakemark.settings.masking import foreign
+from lakemark.settings.table_id import unqualified
 from lakemark.sink import apply, formats
 from lakemark.sink.lake_plan import OUTCOME, LakePlan, TableOutcome
 from lakemark.sink.output import dead_letter, publisher
@@ -71,6 +81,9 @@ class DecodePlan:
 
     Attributes:
         stretch: how to decode.
+        parts: what is each connector's own, by its qualifier: it comes in the place of what
+            `stretch`, `epochs` and `output` have of the kind, see `of_topic`.
+        owners: the connectors of topics.
         shards: number of shards of the operator.
         slots: number of merge tasks.
         slot_of: slots of tables whose load is known; others by hash.
@@ -89,10 +102,47 @@ class DecodePlan:
     epochs: tuple[Offsets, ...] = ()
     armed: bool = False
     output: OutputPlan | None = None
+    parts: Mapping[str, "PlanPart"] = field(default_factory=dict)
+    owners: TopicOwners = field(default_factory=TopicOwners)
+
+    def of_topic(self, topic: str) -> "DecodePlan":
+        """Return the plan for the records of a topic, with what is its connector's own."""
+        part = self.parts.get(self.owners(topic))
+        if part is None:
+            return self
+        output = self.output and part.output(self.output)
+        stretch = replace(
+            self.stretch, identity=part.identity, modes=part.modes, outputs=part.outputs,
+            converter=part.converter,
+        )  # fmt: skip
+        return replace(self, stretch=stretch, epochs=part.epochs, output=output)
 
     def slot(self, table: str) -> int:
         """Return the merge task of a table."""
         return self.slot_of.get(table, crc32(table.encode()) % self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPart:
+    """The part of a `DecodePlan` that is one connector's.
+
+    Attributes:
+        identity, modes, converter, outputs: as in `StretchPlan`.
+        epochs: as in `DecodePlan`.
+        wrapped, learnt: as in `OutputPlan`.
+    """
+
+    identity: SourceIdentity
+    modes: HandlingModes
+    converter: ConverterChoice
+    outputs: bool = False
+    epochs: tuple[Offsets, ...] = ()
+    wrapped: bool = False
+    learnt: Learnt = NOTHING_LEARNT
+
+    def output(self, plan: OutputPlan) -> OutputPlan:
+        """Return the plan of the output topics for this connector."""
+        return replace(plan, wrapped=self.wrapped, learnt=self.learnt, converter=self.converter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +155,32 @@ class BatchPlan:
     @property
     def publishing(self) -> "Publishing | None":
         """The plan for the output topics, for the merging tasks; None without them."""
-        output = self.decode.output
-        return Publishing(output, self.decode.stretch.modes, self.decode.kafka) if output else None
+        plan, output = self.decode, self.decode.output
+        return Publishing(output, plan.stretch.modes, plan.kafka, plan.parts) if output else None
 
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """The way of rows from merging tasks to the output topics."""
+    """The way of rows from merging tasks to the output topics.
+
+    Attributes:
+        plan, modes: what `parts` have for a table's connector comes in the place of theirs.
+        kafka: librdkafka settings.
+        parts: see `DecodePlan`.
+    """
 
     plan: OutputPlan
     modes: HandlingModes
     kafka: Mapping[str, Any] = field(repr=False)
+    parts: Mapping[str, PlanPart] = field(default_factory=dict)
 
     def of(self, table: str, survivors: Sequence[pa.Table], parts: Sequence[Part]) -> RowPublisher:
         """Return the publisher of one table's rows."""
         packets_of = [part.packet for part in parts]
-        return RowPublisher(table, self.plan.told(self.kafka), self.modes, survivors, packets_of)
+        found = (part for name, part in self.parts.items() if unqualified(name, table) is not None)
+        own = next(found, None)
+        modes, plan = (self.modes, self.plan) if own is None else (own.modes, own.output(self.plan))
+        return RowPublisher(table, plan.told(self.kafka), modes, survivors, packets_of)
 
 
 def decode_ranges(
@@ -144,57 +204,74 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
     Raises:
         DependencyError: they could not be written.
     """
-    decoding, output = plan.stretch, plan.output and plan.output.told(plan.kafka)
-    converter = converter_of(decoding.converter)
     for topic, partition, parts in raw_records.by_partition(batches):
-        quick = None if output or plan.armed else _plain(topic, partition, parts, decoding, plan)
-        if quick is not None:
-            failpoints.reach(failpoints.AFTER_DECODE)
-            decoding = _after(decoding, quick)
-            yield _rows(_packets(quick, plan, NOTHING_LEARNT))
-            continue
-        whole = raw_records.of(topic, partition, parts, every_header=output is not None)
-        for epoch, records in raw_records.by_epoch(whole, plan.epochs):
-            now = decoding.of_epoch(epoch)
-            heads = converter.headers(records, now)
-            if not now.outputs and raw_records.told_by_lakemark(parts):
-                heads.kind[:] = [int(Kind.OUTPUT)] * len(heads)
-            done = decoder.decode_range(records, now, heads)
-            dead_letter.write(done.dead, topic=plan.dead_letter_topic, client=plan.kafka)
-            if output is not None:
-                publisher.forward(
-                    records,
-                    heads,
-                    done,
-                    output,
-                    schemas=now.schemas,
-                    modes=now.modes,
-                    numerics=now.numerics,
-                )
-            failpoints.reach(failpoints.AFTER_DECODE)
-            decoding = _after(decoding, done)
-            learnt = converter.learn(records, heads) if output is not None else NOTHING_LEARNT
-            yield _rows(_packets(done, plan, learnt))
-            if plan.armed:
-                yield _rows(_touches(records, heads, plan, done.keys))
+        own = plan.of_topic(topic)
+        for done, rows in _decoded(topic, partition, parts, own):
+            plan = _after(plan, done)
+            yield from rows
+
+
+def _decoded(
+    topic: str, partition: int, parts: list[pa.RecordBatch], plan: DecodePlan
+) -> Iterator[tuple[DecodedRange, Iterator[pa.RecordBatch]]]:
+    """Decode records of one partition: yield its stretches, each with the rows that come of it."""
+    output = plan.output and plan.output.told(plan.kafka)
+    converter = converter_of(plan.stretch.converter)
+    quick = None if output or plan.armed else _plain(topic, partition, parts, plan)
+    if quick is not None:
+        failpoints.reach(failpoints.AFTER_DECODE)
+        yield quick, iter([_rows(_packets(quick, plan, NOTHING_LEARNT))])
+        return
+    whole = raw_records.of(topic, partition, parts, every_header=output is not None)
+    for epoch, records in raw_records.by_epoch(whole, plan.epochs):
+        now = plan.stretch.of_epoch(epoch)
+        heads = converter.headers(records, now)
+        if not now.outputs and raw_records.told_by_lakemark(parts):
+            heads.kind[:] = [int(Kind.OUTPUT)] * len(heads)
+        done = decoder.decode_range(records, now, heads)
+        dead_letter.write(done.dead, topic=plan.dead_letter_topic, client=plan.kafka)
+        if output is not None:
+            publisher.forward(
+                records,
+                heads,
+                done,
+                output,
+                schemas=now.schemas,
+                modes=now.modes,
+                numerics=now.numerics,
+            )
+        failpoints.reach(failpoints.AFTER_DECODE)
+        plan = _after(plan, done)
+        yield done, _told(records, heads, done, plan)
+
+
+def _told(
+    records: Records, heads: Headers, done: DecodedRange, plan: DecodePlan
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a stretch: packets and its report, then what the shards have to know."""
+    converter = converter_of(plan.stretch.converter)
+    learnt = converter.learn(records, heads) if plan.output is not None else NOTHING_LEARNT
+    yield _rows(_packets(done, plan, learnt))
+    if plan.armed:
+        yield _rows(_touches(records, heads, plan, done.keys))
 
 
 def _plain(
-    topic: str, partition: int, parts: list[pa.RecordBatch], decoding: StretchPlan, plan: DecodePlan
+    topic: str, partition: int, parts: list[pa.RecordBatch], plan: DecodePlan
 ) -> DecodedRange | None:
     """Return the stretch, if its converter has a faster way for it: see `Converter.plain_range`."""
     ends = [int(part.column("offset")[at].as_py()) for part, at in ((parts[0], 0), (parts[-1], -1))]
     epoch = raw_records.epoch_of(topic, partition, (ends[0], ends[1]), plan.epochs)
     if epoch is None or not raw_records.without_headers(parts):
         return None
-    converter = converter_of(decoding.converter)
-    return converter.plain_range(topic, partition, parts, decoding.of_epoch(epoch))
+    converter = converter_of(plan.stretch.converter)
+    return converter.plain_range(topic, partition, parts, plan.stretch.of_epoch(epoch))
 
 
-def _after(decoding: StretchPlan, done: DecodedRange) -> StretchPlan:
+def _after(plan: DecodePlan, done: DecodedRange) -> DecodePlan:
     """Return the plan for records behind the stretch in its partition."""
-    applied = {**decoding.applied, (done.topic, done.partition): done.applied_position}
-    return replace(decoding, applied=applied)
+    applied = {**plan.stretch.applied, (done.topic, done.partition): done.applied_position}
+    return replace(plan, stretch=replace(plan.stretch, applied=applied))
 
 
 _Row = tuple[int, str, str, str, int, int, bytes]
@@ -232,6 +309,7 @@ def _packets(done: DecodedRange, plan: DecodePlan, learnt: Learnt) -> list[_Row]
         done.applied_position.creates,
         learnt,
         done.beginnings,
+        plan.stretch.identity.qualifier,
     )
     return [*rows, (shard, REPORT, "", source, order, 0, msgspec.msgpack.encode(report))]
 
@@ -257,7 +335,8 @@ def _touches(
         made=made,
     )
     packed = changed_keys.pack_touches(converter, heads, canonical, shards=plan.shards)
-    source, first = f"{records.topic}/{records.partition}", records.offsets[0]
+    place, first = f"{records.topic}/{records.partition}", records.offsets[0]
+    source = window.source_of(plan.stretch.identity.qualifier, place)
     rows: list[_Row] = [
         (shard, changed_keys.TOUCHES_KIND, "", source, first, 0, blob)
         for shard, blob in packed.touches.items()

@@ -58,10 +58,10 @@ class Store:
         self.kept = None
         self.owner = True
 
-    def catalog(self):
+    def catalog(self, connector=""):
         return self.kept
 
-    def note_catalog(self, seen):
+    def note_catalog(self, seen, connector=""):
         self.kept = seen
 
     def check_owner(self):

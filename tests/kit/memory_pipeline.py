@@ -5,7 +5,7 @@
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import pyarrow as pa
 from lakemark.connectors.connector import parse
 from lakemark.errors import LakemarkError
 from lakemark.model.decoding import ANY_CONVERTER, ConverterChoice
-from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
@@ -22,6 +21,7 @@ from lakemark.pipeline import Pipeline
 from lakemark.settings.config import Config
 from lakemark.source import fetch
 from lakemark.source.offset_ranges import OffsetRange
+from lakemark.sources.source_set import PipelineSource, Sources
 from lakemark.state import ownership, stored_form
 from lakemark.state.handling import Mark
 from lakemark.state.tables import PipelineState
@@ -154,6 +154,12 @@ class MemoryCatalog:
         return {t: s for t, s in self.schemas.items() if names is None or t in names}
 
 
+def reconnected(sources: Sources, **changes: Any) -> Sources:
+    """The only connector with other attributes."""
+    (source,) = sources.of
+    return Sources((replace(source, connector=replace(source.connector, **changes)),))
+
+
 @dataclass
 class World:
     """A pipeline over a broker, batch by batch.
@@ -224,15 +230,14 @@ class World:
             },
             config=self.config,
         )
+        connector = replace(connector, signal_table=self.signal_table, converter=self.converter)
         return Pipeline(
             runner=self.runner,  # type: ignore[arg-type]
             config=self.config,
-            connector=connector,
-            identity=SourceIdentity("postgresql", "shop", self.signal_table),
-            modes=HandlingModes(),
+            sources=Sources(
+                (PipelineSource(self.config, connector, self.catalog, HandlingModes()),)
+            ),
             checkpoint=self.checkpoint,  # type: ignore[arg-type]
-            converter=self.converter,
-            catalog=self.catalog,
             librdkafka=MOCK if self.signal_table else {},
             end_offsets=lambda topics: {t: self.broker.ends()[t] for t in topics},
             controls=self._controls,
@@ -240,6 +245,10 @@ class World:
             snapshots=lambda state, news: None,
             schemas=dict(self.schemas),
         )
+
+    def reconnect(self, **changes: Any) -> None:
+        """Let the connector have other attributes."""
+        self.pipeline.sources = reconnected(self.pipeline.sources, **changes)
 
     def restart(self) -> None:
         """A new process: only what is durable is known."""

@@ -324,7 +324,7 @@ def test_the_connector_is_read_when_the_turn_has_come(folder, monkeypatch):
         def newest(self):
             return PipelineState()
 
-    def read(config):
+    def read(config, **_):
         done.append("connector")
         raise DependencyError("away")
 

@@ -132,6 +132,11 @@ class Connector:
         return _topic_of(self.settings, self.bare(table))
 
     @property
+    def topic_start(self) -> str:
+        """The beginning of the names of its tables' topics, as it gives them by itself."""
+        return topic_safe(f"{self.topic_prefix}{_delimiter(self.settings)}")
+
+    @property
     def wanted(self) -> Wanted:
         """The topics and tables that a checkpoint may keep: those that are still named."""
         pattern = compile_java(self.topic_pattern)
@@ -273,7 +278,7 @@ def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Con
     void = void_options(settings)
     traits = traits_of(settings)
     tables = TableChoice(settings, config.source.tables, container=traits.container)
-    return Connector(
+    connector = Connector(
         name=name or settings.get("name", ""),
         kind=CONNECTORS.get(settings.get("connector.class", ""), ""),
         settings={name: settings[name] for name in settings if name not in void},
@@ -286,6 +291,7 @@ def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Con
         converter=choice_of(settings, config.source.converter_options()),
         problems=tuple(problems_with(settings, config, kinds=CONNECTORS, traits=traits)),
     )
+    return connector.among_several() if config.is_part else connector
 
 
 def _delimiter(settings: Mapping[str, str]) -> str:

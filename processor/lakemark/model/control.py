@@ -27,10 +27,12 @@ class ControlRecord(
     Attributes:
         id: of the record; those of snapshots have none.
         ts_ms: when it was written, in milliseconds since the epoch.
+        connector: the one whose log it speaks of, where there are several, by its qualifier.
     """
 
     id: str = ""
     ts_ms: int = 0
+    connector: str = ""
 
 
 class RunStart(ControlRecord, frozen=True, kw_only=True, tag="run-start"):

@@ -243,7 +243,8 @@ class DecodedRange:
 class Report(msgspec.Struct):
     """A stretch for the driver: `DecodedRange` without its packets.
 
-    For the output topics also what its events have shown.
+    For the output topics also what its events have shown. `connector` is the topic's, where there
+    are several.
     """
 
     topic: str
@@ -259,3 +260,4 @@ class Report(msgspec.Struct):
     creates: bool = False
     learnt: Learnt = NOTHING_LEARNT
     beginnings: dict[int, int] = {}
+    connector: str = ""

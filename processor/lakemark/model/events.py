@@ -54,6 +54,10 @@ class SourceIdentity:
     qualifier: str = ""
 
 
+ANY_SOURCE: Final = SourceIdentity("", "")
+"""The one that accepts records of any connector."""
+
+
 @dataclass(slots=True)
 class Headers:
     """Parallel lists, one entry per record, in the order of the records.

@@ -5,7 +5,7 @@ rejected is answered under its own id too, and is no run.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -22,6 +22,7 @@ from lakemark.ops.status import (
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Notification, is_of_run
 from lakemark.snapshot.run_tracker import ENDED, FollowedRun, Scan, then
+from lakemark.snapshot.signal_parts import own_id
 
 _KEPT: Final = 50  # of signals, of runs, and of answers to signals that are not known
 _OF_RUNS: Final = frozenset({"STARTED", "IN_PROGRESS", "TABLE_SCAN_COMPLETED", "COMPLETED"})
@@ -89,21 +90,36 @@ class Answers:
             if not scan.status
         )
 
-    def signals(self) -> tuple[SignalSeen, ...]:
-        """Return the signals, newest first, each with its answer."""
+    def signals(self, connectors: Iterable[str] = ("",)) -> tuple[SignalSeen, ...]:
+        """Return the signals, newest first, each with its newest answer.
+
+        Args:
+            connectors: the qualifiers of those that answer; see `signal_parts`.
+        """
+        every = [*connectors]
         return tuple(
-            msgspec.structs.replace(seen, answer=self._answers.get(name))
+            msgspec.structs.replace(seen, answer=self._answer(name, every))
             for name, seen in reversed(self._signals.items())
         )
 
-    def runs(self, now: Flight) -> tuple[RunNow, ...]:
-        """Return the runs with their chunks in flight: unfinished ones first, then the newest."""
+    def _answer(self, name: str, connectors: Sequence[str]) -> Answer | None:
+        names = {name, *(own_id(name, connector) for connector in connectors)}
+        found = [answer for one, answer in self._answers.items() if one in names]
+        return max(found, key=lambda answer: answer.at_ms, default=None)
+
+    def runs(self, flights: Sequence[Flight]) -> tuple[RunNow, ...]:
+        """Return the runs with their chunks in flight: unfinished ones first, then the newest.
+
+        Args:
+            flights: of each connector.
+        """
         chunks: dict[tuple[str, str], list[ChunkNow]] = {}
-        for one in now.chunks:
+        stages = {place: stage for now in flights for place, stage in now.stages.items()}
+        for one in (one for now in flights for one in now.chunks):
             chunks.setdefault((one.run, one.table), []).append(
                 ChunkNow(one.chunk, one.attempt, one.state, one.since_ms, one.rows, one.lo, one.hi)
             )
-        shown = [_shown(run, now.stages, chunks) for run in self._runs.values()]
+        shown = [_shown(run, stages, chunks) for run in self._runs.values()]
         return tuple(sorted(shown, key=lambda r: (r.state in ENDED, -r.updated_ms)))
 
 

@@ -14,7 +14,9 @@ Nothing here decides anything: the states are the pipeline's, shown in the words
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import msgspec
 
@@ -25,6 +27,7 @@ from lakemark.ops.history import BatchHistory, EventRate
 from lakemark.ops.status import (
     BatchDone,
     CatalogNow,
+    ConnectorNow,
     History,
     Lag,
     PipelineNow,
@@ -34,6 +37,7 @@ from lakemark.ops.status import (
     Stretch,
     TableNow,
 )
+from lakemark.settings.table_id import unqualified
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Notification
 from lakemark.state import tables
@@ -48,8 +52,43 @@ _WORDS: dict[str, status.TableWord] = {
 }
 
 
+_ONLY: Final = ConnectorNow("")
+_NOTHING: Final = Flight()
+
+
+@dataclass(slots=True)
+class _Side:
+    """The state of one connector's side.
+
+    Attributes:
+        connector: as it is shown, in a pipeline of several; else it has no name.
+        source: whether it works; None while nobody looks at it.
+        gone: tables that it no longer has, with the time at which that was seen.
+        catalog: its newest look.
+        flight: of its snapshots.
+    """
+
+    connector: ConnectorNow = _ONLY
+    source: SourceNow | None = None
+    gone: dict[str, int] = field(default_factory=dict)
+    catalog: CatalogNow | None = None
+    flight: Flight = _NOTHING
+
+    def now(self, source: SourceNow | None) -> ConnectorNow:
+        """Return what is shown."""
+        return msgspec.structs.replace(
+            self.connector,
+            windows=windows_of(self.flight),
+            snapshot_delay=delay_of(self.flight),
+            source=source,
+            catalog=self.catalog,
+        )
+
+
 class Board:
     """The state of the process; every method may be called from any thread.
+
+    What is one connector's is said with its qualifier, which is empty for the only one.
 
     Args:
         name: the pipeline's.
@@ -67,10 +106,8 @@ class Board:
         self._paces: dict[str, EventRate] = {}
         self._ends: lag.Ends | None = None
         self._away: PipelineNow | None = None
-        self._source: SourceNow | None = None
-        self._gone: dict[str, int] = {}
-        self._catalog: CatalogNow | None = None
-        self._flight = Flight()
+        self._sides: dict[str, _Side] = {"": _Side()}
+        self._absent: tuple[ConnectorNow, ...] = ()
         self._batches = BatchHistory()
         self._answers = Answers()
 
@@ -132,31 +169,51 @@ class Board:
             if known is not None:
                 self._batches.lagging(self._lags()[1], self._now_ms())
 
-    def source(self, now: SourceNow | None) -> None:
-        """Set the state of the source; None when nobody looks at it any more."""
-        with self._lock:
-            self._source = now
+    def connectors(
+        self, here: Mapping[str, str], away: Iterable[tuple[str, LakemarkError]] = ()
+    ) -> None:
+        """Set the connectors of a pipeline of several.
 
-    def gone(self, names: Iterable[str]) -> None:
-        """Set the tables that are no longer in the source."""
+        Args:
+            here: the names of those that are used, by qualifier.
+            away: the names of the others, and why they cannot be.
+        """
+        with self._lock:
+            self._sides = {
+                one: replace(self._sides.get(one, _Side()), connector=ConnectorNow(name, one))
+                for one, name in here.items()
+            }
+            self._absent = tuple(
+                ConnectorNow(name, "", "away", why.code, why.message, why.hint)
+                for name, why in away
+            )
+
+    def source(self, now: SourceNow | None, connector: str = "") -> None:
+        """Set the state of a source; None when nobody looks at it any more."""
+        with self._lock:
+            self._side(connector).source = now
+
+    def gone(self, names: Iterable[str], connector: str = "") -> None:
+        """Set the tables that are no longer in a source."""
         now = self._now_ms()
         with self._lock:
-            self._gone = {name: self._gone.get(name, now) for name in names}
+            side = self._side(connector)
+            side.gone = {name: side.gone.get(name, now) for name in names}
 
-    def catalog(self, now: CatalogNow) -> None:
-        """Set the result of the newest look at the catalog."""
+    def catalog(self, now: CatalogNow, connector: str = "") -> None:
+        """Set the result of the newest look at a catalog."""
         with self._lock:
-            self._catalog = now
+            self._side(connector).catalog = now
 
     def signal(self, value: bytes | None, *, sent_ms: int, unnamed: str) -> None:
         """Add a record of the signals topic, see `Answers.signal`."""
         with self._lock:
             self._answers.signal(value, sent_ms=sent_ms, unnamed=unnamed)
 
-    def flight(self, now: Flight | None) -> None:
+    def flight(self, now: Flight | None, connector: str = "") -> None:
         """Set the snapshots' windows and chunks in flight; None while nobody runs snapshots."""
         with self._lock:
-            self._flight = now or Flight()
+            self._side(connector).flight = now or Flight()
 
     def notification(self, found: Notification) -> None:
         """Add a record of the notifications topic."""
@@ -170,17 +227,21 @@ class Board:
 
     # -- what is read ---------------------------------------------------------------------------
 
-    def names(self) -> frozenset[str]:
-        """Return the names of the tables that are shown."""
+    def names(self, connector: str = "") -> frozenset[str]:
+        """Return the names of the tables that are shown, of one connector."""
         with self._lock:
-            return self._captured.union(self._state.tables)
+            every = self._captured.union(self._state.tables)
+            return frozenset(name for name in every if unqualified(connector, name) is not None)
 
     def status(self) -> Status:
         """Return everything, as it is now."""
         with self._lock:
             lags, whole = self._lags()
             reading = self._answers.reading()
-            names = sorted({*self._state.tables, *(self._captured - self._gone.keys())})
+            gone = {name for side in self._sides.values() for name in side.gone}
+            names = sorted({*self._state.tables, *(self._captured - gone)})
+            alone = self._sides.get("", _Side()).now(self._proven(""))
+            several = [side.now(self._proven(one)) for one, side in self._sides.items() if one]
             shown = tuple(self._table(name, lags.get(name, Lag()), reading) for name in names)
             return Status(
                 self._name,
@@ -191,12 +252,13 @@ class Board:
                 self._batches.slowest(),
                 shown,
                 self._batches.newest(),
-                self._answers.runs(self._flight),
-                self._answers.signals(),
-                windows_of(self._flight),
-                delay_of(self._flight),
-                self._proven(),
-                self._catalog,
+                self._answers.runs([side.flight for side in self._sides.values()]),
+                self._answers.signals(self._sides),
+                alone.windows,
+                alone.snapshot_delay,
+                alone.source,
+                alone.catalog,
+                (*several, *self._absent),
             )
 
     def history(self) -> History:
@@ -237,10 +299,10 @@ class Board:
             for name, entry in self._state.tables.items()
         }
         entries = self._state.tables
-        source = self._proven()
+        sources = {connector: self._proven(connector) for connector in self._sides}
         for name, one in found.items():
             if not self._is_gone(name, one):
-                found[name] = lag.bounded(one, source, now)
+                found[name] = lag.bounded(one, sources.get(self._whose(name)), now)
         # What has stopped says so itself; its lag would hide that of all others.
         going = [
             found[name]
@@ -250,19 +312,39 @@ class Board:
             and not self._is_gone(name, found[name])
         ]
         worst = lag.worst(going, lag.unread(known.ends, applied, known))
-        return found, lag.bounded(worst, source, now)
+        for source in sources.values():
+            worst = lag.bounded(worst, source, now)
+        return found, worst
 
-    def _proven(self) -> SourceNow | None:
-        """Return the source with the proof that the newest event gives."""
-        newest = max((entry.size.newest_ts for entry in self._state.tables.values()), default=0)
-        return lag.proven_by(self._source, newest / 1_000_000, self._clock())
+    def _whose(self, table: str) -> str:
+        """Return the connector of a table, by its qualifier."""
+        return next((one for one in self._sides if unqualified(one, table) is not None), "")
+
+    def _side(self, connector: str) -> _Side:
+        return self._sides.setdefault(connector, _Side())
+
+    def _proven(self, connector: str) -> SourceNow | None:
+        """Return a source with the proof that its newest event gives."""
+        side = self._sides.get(connector)
+        own = [
+            entry.size.newest_ts
+            for name, entry in self._state.tables.items()
+            if unqualified(connector, name) is not None
+        ]
+        newest = max(own, default=0) / 1_000_000
+        return lag.proven_by(side.source if side else None, newest, self._clock())
+
+    def _gone_at(self, table: str) -> int | None:
+        """Return when a table was found to be gone; None if it was not."""
+        side = self._sides.get(self._whose(table))
+        return side.gone.get(table) if side else None
 
     def _is_gone(self, name: str, behind: Lag) -> bool:
         """Say whether nothing more will come of a table: the source has none, nothing is unread.
 
         Unread events count for nothing where they cannot be read: their schema went with the table.
         """
-        if name not in self._gone:
+        if self._gone_at(name) is None:
             return False
         entry = self._state.tables[name]
         return behind.records == 0 or not entry.topics or entry.code == UNKNOWN
@@ -274,7 +356,7 @@ class Board:
         shown = self._shown(name, entry, behind, reading)
         if not self._is_gone(name, behind):
             return shown
-        seen = time.strftime("%Y-%m-%d %H:%M", time.gmtime(self._gone[name] / 1000))
+        seen = time.strftime("%Y-%m-%d %H:%M", time.gmtime((self._gone_at(name) or 0) / 1000))
         return msgspec.structs.replace(
             shown,
             state="dropped",

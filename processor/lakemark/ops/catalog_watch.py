@@ -100,8 +100,8 @@ class Seen(msgspec.Struct, frozen=True):
     waiting: tuple[Difference, ...] = ()
 
     @classmethod
-    def of(cls, kept: bytes, database: type[Database]) -> "Seen":
-        """Return what was kept as JSON of looks at this kind of database.
+    def of(cls, kept: bytes, database: Database | type[Database]) -> "Seen":
+        """Return what was kept as JSON of looks at a database of this kind.
 
         Raises:
             msgspec.MsgspecError: it is of another form.
@@ -162,10 +162,10 @@ class Seen(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """The part of `Checkpoint` that stores the facts of the newest look."""
 
-    def catalog(self) -> bytes | None:
-        """Return the stored bytes; None if nothing was stored."""
+    def catalog(self, connector: str = "", /) -> bytes | None:
+        """Return the bytes stored for a connector, by its qualifier; None if nothing was."""
 
-    def note_catalog(self, seen: bytes) -> None:
+    def note_catalog(self, seen: bytes, connector: str = "", /) -> None:
         """Store these bytes instead."""
 
     def check_owner(self) -> None:
@@ -413,7 +413,7 @@ class CatalogWatch:
         noted = self._noted(changes, seen)
         after = Seen.after(seen, now, state, noted, wait)
         if after != seen:
-            self._store.note_catalog(msgspec.json.encode(after))
+            self._store.note_catalog(msgspec.json.encode(after), self._connector.qualifier)
         self._tables = frozenset(now.tables)
         self._columns = {
             name: frozenset(table.column_names)
@@ -446,9 +446,9 @@ class CatalogWatch:
         }
 
     def _seen(self, database: Database) -> Seen | None:
-        blob = self._store.catalog()
+        blob = self._store.catalog(self._connector.qualifier)
         try:
-            return Seen.of(blob, type(database)) if blob else None
+            return Seen.of(blob, database) if blob else None
         except msgspec.MsgspecError as error:
             log.warning("catalog.unreadable_look", reason=str(error))
             return None
@@ -495,7 +495,8 @@ class CatalogWatch:
             if self._policies.outcome(table, "add-column") is not Outcome.FOLLOW:
                 continue
             if database.are_fills(former, facts, several):
-                epoch = positions.epoch_number(self._connector.kind, len(state.epochs))
+                epochs = state.log_of(self._connector.qualifier).epochs
+                epoch = positions.epoch_number(self._connector.kind, len(epochs))
                 upto = positions.of_epoch(epoch, now.end)
                 fills = self._values(database, former, facts, several, upto)
                 if fills:
@@ -513,7 +514,8 @@ class CatalogWatch:
         """Return new columns' values in older rows; None unless events would bring the same."""
         lacking = [change for change in changes if change.action is Action.READ_AGAIN]
         missing = {c.column: c.fill for c in lacking if not c.other and c.fill is not None}
-        if refusals(self._connector.settings, facts.name, facts.column_names):
+        own = self._connector.bare(facts.name)
+        if refusals(self._connector.settings, own, facts.column_names):
             return None
         try:
             values = database.missing_values(facts, missing)
@@ -533,7 +535,8 @@ class CatalogWatch:
     def _ask(self, database: DatabaseConfig) -> Database:
         settings = self._connector.settings
         modes = HandlingModes.from_connector(settings)
-        return database_of(DatabaseAccess(database, modes, settings))
+        qualifier = self._connector.qualifier
+        return database_of(DatabaseAccess(database, modes, settings, qualifier=qualifier))
 
     def _say(
         self,

@@ -9,7 +9,7 @@ a little before the end of their topics, so that a restart forgets little.
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
@@ -43,28 +43,36 @@ _KEEP_EVERY_S: Final = 60.0
 
 @contextmanager
 def running(
-    config: Config, board: Board, connector: Connector, leaving: threading.Event
+    config: Config,
+    board: Board,
+    watched: Sequence[tuple[Config, Connector]],
+    pattern: str,
+    leaving: threading.Event,
 ) -> Iterator[None]:
     """Feed the board while the block runs.
 
     Args:
         config: says where the brokers are.
         board: is told.
-        connector: writes the change topics.
+        watched: the connectors that write the change topics, each with its part of the settings.
+        pattern: Java regular expression of these topics.
         leaving: set when the process is about to end as it was told to: then the last minute is
             stored too. A process that stops for another reason may not own the pipeline any more.
     """
     stopping = threading.Event()
-    threads = [
-        threading.Thread(target=run, args=(config, board, stopping, *more), name=name, daemon=True)
-        for name, run, more in (
-            ("ends", _ends, (connector.topic_pattern,)),
-            ("source", source_watch.keep_looking, (connector,)),
-            ("answers", _answers, ()),
-            ("history", _history, (leaving,)),
-        )
+    runs: list[tuple[str, Callable[..., None], Config, tuple[object, ...]]] = [
+        ("ends", _ends, config, (pattern,)),
+        ("answers", _answers, config, ()),
+        ("history", _history, config, (leaving,)),
+        *(("source", source_watch.keep_looking, own, (one,)) for own, one in watched),
     ]
-    board.source(SourceSide(source_watch.expected(config, connector)).unseen(time.time()))
+    threads = [
+        threading.Thread(target=run, args=(of, board, stopping, *more), name=name, daemon=True)
+        for name, run, of, more in runs
+    ]
+    for own, one in watched:
+        unseen = SourceSide(source_watch.expected(own, one)).unseen(time.time())
+        board.source(unseen, one.qualifier)
     for thread in threads:
         thread.start()
     try:
@@ -74,7 +82,8 @@ def running(
         for thread in threads:
             thread.join(_STOP_WITHIN_S)
         board.ends(None)
-        board.source(None)
+        for _, one in watched:
+            board.source(None, one.qualifier)
 
 
 def _ends(config: Config, board: Board, stopping: threading.Event, pattern: str) -> None:

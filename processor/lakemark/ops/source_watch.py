@@ -65,6 +65,7 @@ class SourceWatch:
                     config.database,
                     HandlingModes(),
                     connector.settings,
+                    qualifier=connector.qualifier,
                 )
             ).log_watch(name=config.name, within=_WITHIN)
             if config.database
@@ -138,10 +139,10 @@ def look_once(config: Config, connector: Connector, board: Board) -> None:
     """Look once and tell the board."""
     side = SourceSide(expected(config, connector), patient=False)
     with SourceWatch(config, connector) as watch:
-        board.source(side.seen(watch.look()))
-        gone = watch.gone(board.names())
+        board.source(side.seen(watch.look()), connector.qualifier)
+        gone = watch.gone(board.names(connector.qualifier))
         if gone is not None:
-            board.gone(gone)
+            board.gone(gone, connector.qualifier)
 
 
 def unknown(config: Config, error: LakemarkError) -> SourceNow:
@@ -164,9 +165,10 @@ def keep_looking(
         while not stopping.is_set():
             try:
                 now = side.seen(watch.look())
-                board.source(now)
-                if looks % _TABLES_EVERY == 0 and (gone := watch.gone(board.names())) is not None:
-                    board.gone(gone)
+                board.source(now, connector.qualifier)
+                names = board.names(connector.qualifier)
+                if looks % _TABLES_EVERY == 0 and (gone := watch.gone(names)) is not None:
+                    board.gone(gone, connector.qualifier)
                     if gone - absent:
                         log.warning("table.gone", tables=sorted(gone - absent))
                     absent = gone

@@ -273,11 +273,33 @@ class SignalSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answer: Answer | None = None
 
 
+class ConnectorNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of several connectors.
+
+    `topic_prefix` begins the names of its tables; it is empty while the connector is not known.
+    `state` is away where the connector could not be used when the query was started, for `reason`:
+    its tables are not read, they go on when it is there. The others are as `Status` has them for a
+    single connector.
+    """
+
+    name: str
+    topic_prefix: str = ""
+    state: Literal["streaming", "away"] = "streaming"
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
+    windows: WindowsNow | None = None
+    snapshot_delay: Delay | None = None
+    source: SourceNow | None = None
+    catalog: CatalogNow | None = None
+
+
 class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that the process knows now; batches, snapshots and signals newest first.
 
     `windows` is null while no snapshot has one, `snapshot_delay` while nothing delays snapshots,
-    `source` until it has been looked at, `catalog` where nobody looks at it.
+    `source` until it has been looked at, `catalog` where nobody looks at it. In a pipeline of
+    several `connectors` each of these has them; else there are none.
     """
 
     name: str
@@ -294,6 +316,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     snapshot_delay: Delay | None = None
     source: SourceNow | None = None
     catalog: CatalogNow | None = None
+    connectors: tuple[ConnectorNow, ...] = ()
 
 
 class Stretch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -318,7 +341,7 @@ class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def as_told(status: Status) -> dict[str, Any]:
     """Return the state for others: secrets in faults are masked; ids and answers stay as sent."""
     found: dict[str, Any] = msgspec.to_builtins(status)
-    told = ("pipeline", "tables", "snapshot_delay", "source", "catalog")
+    told = ("pipeline", "tables", "snapshot_delay", "source", "catalog", "connectors")
     faults = {name: found[name] for name in told}
     return {**found, **masking.explained(faults)}
 

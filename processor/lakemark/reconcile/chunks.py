@@ -39,7 +39,7 @@ OWN_SNAPSHOT: Final = "own-snapshot"
 RESTARTED: Final = "server-restarted"
 
 
-class Header(msgspec.Struct, frozen=True):
+class Header(msgspec.Struct, frozen=True, omit_defaults=True):
     """Key of a record of the chunks topic.
 
     Attributes:
@@ -49,6 +49,7 @@ class Header(msgspec.Struct, frozen=True):
         attempt: number of this reading, unique within the pipeline and increasing.
         shard: whose rows these are.
         part: counted from 0 within attempt and shard.
+        connector: whose table it is, where there are several: see `Connector.qualifier`.
     """
 
     run: str
@@ -57,6 +58,7 @@ class Header(msgspec.Struct, frozen=True):
     attempt: Whole
     shard: Whole
     part: Whole
+    connector: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True):

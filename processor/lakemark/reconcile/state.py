@@ -1,10 +1,14 @@
 """The memory of one shard between batches, as one blob: magic, version, msgpack.
 
+Of several connectors each has a memory of its own, since positions are of one log: such a blob has
+theirs, whole, by connector.
+
 Blobs of any other version are refused. Versions 1 and 2 lack parts that decisions need now, and
 shards were grouped by other numbers while they were written, which no blob says.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -15,9 +19,13 @@ from lakemark.reconcile.chunks import Attempt, Closed
 
 VERSION: Final = 3
 _MAGIC: Final = b"LKMW"
+_SEVERAL: Final = b"LKMS"
 # Who wrote a blob of another version, and what to do.
 _NEWER: Final = ("a newer one", "a newer one")
 _OLDER: Final = ("an older one", "start a new checkpoint and snapshot the tables again")
+
+
+_Content = TypeVar("_Content")
 
 
 class Window(msgspec.Struct):
@@ -96,8 +104,32 @@ def decode_state(blob: bytes | None) -> ShardState:
     """
     if blob is None:
         return ShardState()
+    _require_version(blob, _MAGIC)
+    return _decoded(blob[6:], ShardState)
+
+
+def parted(blob: bytes | None) -> dict[str, bytes]:
+    """Return the blobs of the connectors in a shard's, by qualifier; empty for the only one's.
+
+    Raises:
+        StateVersionError: as `decode_state`.
+    """
+    if blob is None or not blob.startswith(_SEVERAL):
+        return {} if blob is None else {"": blob}
+    _require_version(blob, _SEVERAL)
+    return _decoded(blob[6:], dict[str, bytes])
+
+
+def joined(blobs: Mapping[str, bytes]) -> bytes:
+    """Invert `parted`."""
+    if blobs.keys() == {""}:
+        return blobs[""]
+    return _SEVERAL + VERSION.to_bytes(2) + msgspec.msgpack.encode(dict(sorted(blobs.items())))
+
+
+def _require_version(blob: bytes, magic: bytes) -> None:
     version = int.from_bytes(blob[4:6])
-    if blob[:4] != _MAGIC or not version:
+    if blob[:4] != magic or not version:
         raise StateVersionError(
             "the checkpoint's reconcile state was not written by lakemark",
             hint="point `checkpoint` at a folder of its own",
@@ -109,8 +141,11 @@ def decode_state(blob: bytes | None) -> ShardState:
             f" {VERSION}: it was written by {other[0]}",
             hint=f"run the version of lakemark that wrote the checkpoint, or {other[1]}",
         )
+
+
+def _decoded(content: bytes, kind: type[_Content]) -> _Content:
     try:
-        return msgspec.msgpack.decode(blob[6:], type=ShardState)
+        return msgspec.msgpack.decode(content, type=kind)
     except (msgspec.MsgspecError, ValueError) as error:
         raise StateVersionError(
             "the checkpoint's reconcile state is damaged",

@@ -59,6 +59,8 @@ from lakemark.reconcile.state import (
     Window,
     decode_state,
     encode_state,
+    joined,
+    parted,
 )
 from lakemark.source import changed_keys
 from lakemark.source.changed_keys import ShardMark, WindowRow
@@ -69,6 +71,13 @@ MARKS: Final = changed_keys.MARKS_KIND
 CHUNK: Final = "chunk"
 FOLDED: Final = frozenset({TOUCHES, MARKS, CHUNK, CONTROL})
 """Kinds of rows that a shard takes; it lets others pass."""
+
+
+_OF: Final = "|"  # between a connector and a topic: no name of either has it
+
+
+class _Named(msgspec.Struct):
+    connector: str = ""
 
 
 class _WindowData(msgspec.Struct):
@@ -127,6 +136,8 @@ def fold(
 def fold_rows(shard: int, rows: list[Row], before: bytes | None) -> ShardOutcome | None:
     """Fold one shard's share of a micro-batch, in any order: sorted by kind, source and offset.
 
+    Each connector's rows are folded into a memory of its own.
+
     Args:
         shard: its number.
         rows: of the kinds `FOLDED`.
@@ -135,10 +146,44 @@ def fold_rows(shard: int, rows: list[Row], before: bytes | None) -> ShardOutcome
     Returns:
         None if there are no rows: the state stays.
     """
-    records: dict[str, list[bytes]] = {}
-    for kind, _, _, blob in sorted(rows):
-        records.setdefault(kind, []).append(bytes(blob))
-    return fold(before, records, shard=shard) if records else None
+    records: dict[str, dict[str, list[bytes]]] = {}
+    for kind, source, _, blob in sorted(rows):
+        own = records.setdefault(_connector_of(kind, source, blob), {})
+        own.setdefault(kind, []).append(bytes(blob))
+    if not records:
+        return None
+    states = parted(before)
+    folded = {name: fold(states.get(name), own, shard=shard) for name, own in records.items()}
+    new = {name: one.state for name, one in folded.items() if one.state is not None}
+    outputs = [out for _, one in sorted(folded.items()) for out in one.outputs]
+    return ShardOutcome(joined(states | new) if new else None, outputs)
+
+
+def source_of(connector: str, place: str) -> str:
+    """Return the source of a row of `fold_rows` that a stretch of a topic brings.
+
+    Args:
+        connector: qualifier of the topic's; empty for the only one.
+        place: topic and partition.
+    """
+    return f"{connector}{_OF}{place}" if connector else place
+
+
+def _connector_of(kind: str, source: str, blob: bytes) -> str:
+    """Return the connector of whose log a row speaks; empty for the only one."""
+    if kind == CONTROL:
+        return _named(blob)
+    if kind == CHUNK:
+        return _named(blob[4 : 4 + int.from_bytes(blob[:4])])
+    connector, found, _ = source.partition(_OF)
+    return connector if found else ""
+
+
+def _named(text: bytes) -> str:
+    try:
+        return msgspec.json.decode(text, type=_Named).connector
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return ""
 
 
 def _said_windows(records: Iterable[bytes]) -> Iterator[ShardMark]:

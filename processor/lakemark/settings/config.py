@@ -450,6 +450,11 @@ class Config(Section):
         """
         return self._parts if self.several else (self,)
 
+    @property
+    def is_part(self) -> bool:
+        """Say whether this is one of the `parts` of several connectors."""
+        return bool(self._beside)
+
     @cached_property
     def _parts(self) -> tuple["Config", ...]:
         return tuple(map(self._part, self.source.connectors))

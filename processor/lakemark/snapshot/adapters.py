@@ -4,7 +4,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -34,6 +34,7 @@ from lakemark.snapshot.notifications import Notification
 from lakemark.snapshot.ports import Committed, Cut
 from lakemark.snapshot.signal_skip import SIGNALS_KEY
 from lakemark.snapshot.signals import Rejection, SignalRecord
+from lakemark.state import progress
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -116,19 +117,24 @@ class Adapters:
 
     def load(self) -> dict[bytes, bytes]:
         """See `Ports`."""
-        kept = records.read_compacted(self.config, self.config.topics.progress)
+        every = records.read_compacted(self.config, self.config.topics.progress)
+        kept = progress.of_connector(every, self.connector.qualifier)
         place = kept.get(SIGNALS_KEY)
         self._offsets = msgspec.json.decode(place, type=dict[int, int]) if place else {}
         return {key: value for key, value in kept.items() if key.startswith(b"_")}
 
     def save(self, records_: Mapping[bytes, bytes | None]) -> None:
         """See `Ports`."""
-        self._publish(self.config.topics.progress, list(records_.items()))
+        own = [
+            (progress.key_of(self.connector.qualifier, key), value)
+            for key, value in records_.items()
+        ]
+        self._publish(self.config.topics.progress, own)
 
     def control(self, records_: Sequence[ControlRecord]) -> None:
         """See `Ports`."""
-        now = self.now_ms()
-        values = [encode(msgspec.structs.replace(record, ts_ms=now)) for record in records_]
+        told = {"ts_ms": self.now_ms(), "connector": self.connector.qualifier}
+        values = [encode(msgspec.structs.replace(record, **told)) for record in records_]
         self._publish(self.config.topics.control, [(b"_snapshot", value) for value in values])
 
     def notify(self, notifications: Sequence[Notification]) -> None:
@@ -358,7 +364,8 @@ class Adapters:
 
     def read(self, spec: ChunkSpec) -> ChunkResult:
         """See `Ports`."""
-        return self.reader.read_chunk(spec, self.settings)
+        own = replace(spec, connector=self.connector.qualifier)
+        return self.reader.read_chunk(own, self.settings)
 
     def submit(self, work: Callable[[], None]) -> None:
         """See `Ports`."""

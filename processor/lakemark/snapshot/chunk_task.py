@@ -63,6 +63,7 @@ class ReadSettings:
         connector: the connector's configuration.
         write_file: writes rows to a data file beside their table; None where none are written.
         statement_timeout: of the SELECT.
+        qualifier: of the names of the connector's tables.
     """
 
     config: Config = field(repr=False)
@@ -70,6 +71,7 @@ class ReadSettings:
     connector: Mapping[str, str] = field(repr=False)
     write_file: WriteFile | None = None
     statement_timeout: timedelta = STATEMENT_TIMEOUT
+    qualifier: str = ""
 
     @property
     def access(self) -> DatabaseAccess:
@@ -83,7 +85,11 @@ class ReadSettings:
                 "there is no database to read snapshots from", hint="add the section database"
             )
         return DatabaseAccess(
-            self.config.database, self.modes, self.connector, self.statement_timeout
+            self.config.database,
+            self.modes,
+            self.connector,
+            self.statement_timeout,
+            self.qualifier,
         )
 
     @property

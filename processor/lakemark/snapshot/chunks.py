@@ -24,6 +24,7 @@ from lakemark.model import change_batch
 from lakemark.model.change_batch import ChunkFile, KeyColumns
 from lakemark.model.key_ranges import CUT_TIMEOUT, WHOLE, Boundary, Condition, KeyRange
 from lakemark.model.schema import TableSchema
+from lakemark.reconcile.chunks import Header
 
 MAX_PART_BYTES: Final = 900_000
 NO_SHARD: Final = -1  # of a record with chunk batches of several as headers
@@ -88,6 +89,7 @@ class ChunkSpec:
             to a data file, with a position of that window.
         epoch: of such positions.
         rebuild: name of the rebuild that the table is in; empty = none.
+        connector: whose table it is, where there are several: see `Connector.qualifier`.
     """
 
     run: str
@@ -102,6 +104,7 @@ class ChunkSpec:
     opens: tuple[Watermark, ...] = ()
     epoch: int = 0
     rebuild: str = ""
+    connector: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,8 +377,11 @@ def _part(spec: ChunkSpec, shard: int, part: int, value: bytes, limit: int) -> C
 
 
 def _header(spec: ChunkSpec, shard: int, part: int) -> bytes:
-    header = {"run": spec.run, "table": spec.table, "chunk": spec.chunk, "attempt": spec.attempt}
-    return msgspec.json.encode({**header, "shard": shard, "part": part})
+    return msgspec.json.encode(
+        Header(
+            spec.run, spec.table, spec.chunk, spec.attempt, shard, part, connector=spec.connector
+        )
+    )
 
 
 def row_too_large(table: str, limit: int) -> TableError:

@@ -100,7 +100,7 @@ class Completing:
             self._ends, self._next = {}, 0.0  # nobody tells, but events after its snapshot came
 
     def _look(self, now: float) -> None:
-        source, signals = self.source, self.signals
+        source, signals, settings = self.source, self.signals, self.state.settings
         if source.refusal() is not None:
             return
         names = [
@@ -113,7 +113,8 @@ class Completing:
             and not self._refused(name, now)
         ]
         if names:
-            run = Run(f"{NAME}{self.executor.now_ms()}", [TableRun(name) for name in names])
+            own_id = settings.own_id(f"{NAME}{self.executor.now_ms()}")
+            run = Run(own_id, [TableRun(name) for name in names])
             log.info("snapshot.queued", id=run.id, tables=names)
             self.store.begin(run)
 

@@ -29,6 +29,7 @@ from lakemark.snapshot.ports import (
 from lakemark.snapshot.retries import Retries
 from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.runs import Run, TableRun
+from lakemark.snapshot.signal_parts import part_of
 from lakemark.snapshot.signals import (
     ExecuteSnapshot,
     PauseSnapshot,
@@ -147,9 +148,12 @@ class SignalProcessor:
             return
         self._mark = Mark((record.place,), self.process, past.deaths)
         self.progress.save({HANDLING_KEY: handling.encode(self._mark)})
-        pipeline = self.state.settings.pipeline
+        settings = self.state.settings
+        said = read(record.key, record.value, pipeline=settings.pipeline, unnamed=record.unnamed)
+        signal = part_of(said, settings.qualifier, settings.every)
         try:
-            self._take(read(record.key, record.value, pipeline=pipeline, unnamed=record.unnamed))
+            if signal is not None:
+                self._take(signal)
         except LakemarkError:  # it waits; who ends meanwhile does not end over it
             self._note(msgspec.structs.replace(self._mark, process="") if past.deaths else None)
             raise
@@ -352,15 +356,15 @@ class SignalProcessor:
         return True
 
     def _repair(self, name: str, now: StreamedTable) -> None:
-        batch = self.state.stream.batch
+        batch, own_id = self.state.stream.batch, self.state.settings.own_id
         whole = now.resnapshot_since >= 0 or now.reread_missed >= 0 or self._in_vain(name)
         keys = [] if whole else sorted(now.reread or {})
         texts = self.reader.texts(name, keys)
         if len(texts) < len(keys) or whole:  # also where a key is none that can be asked for
-            run = Run(f"resnapshot-{name}-{batch}", [TableRun(name)])
+            run = Run(own_id(f"resnapshot-{name}-{batch}"), [TableRun(name)])
         else:
             table = TableRun(name, keys=list(texts.values()), reread=keys)
-            run = Run(f"reread-{name}-{batch}", [table])
+            run = Run(own_id(f"reread-{name}-{batch}"), [table])
         if run.id in self.state.runs:
             return  # there was one since the last batch
         log.info("snapshot.queued", id=run.id, table=name)

@@ -16,6 +16,7 @@ from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import BLIND, ChunkResult
 from lakemark.snapshot.ports import Stream
 from lakemark.snapshot.runs import Chunk, Run, TableRun
+from lakemark.snapshot.signal_parts import own_id
 from lakemark.snapshot.windows import Windows
 
 SHORTEST_S: Final = 0.1  # between window rows
@@ -38,6 +39,8 @@ class Settings:
         own_whole: whether it reads all of their rows then.
         connector: `source.connector`: whose positions these are, see `positions.KINDS`.
         watch: seconds between two looks for tables that are not complete, at most.
+        qualifier: of the connector's tables, where there are several, see `Connector.qualifier`.
+        every: the qualifiers of all of them.
     """
 
     pipeline: str
@@ -53,6 +56,8 @@ class Settings:
     own_whole: bool = True
     connector: str = ""
     watch: float = 30.0
+    qualifier: str = ""
+    every: tuple[str, ...] = ()
 
     @property
     def early(self) -> float:
@@ -61,8 +66,13 @@ class Settings:
 
     @property
     def windows(self) -> str:
-        """The name of the run in window rows: all runs of the pipeline share them."""
-        return f"lakemark:{self.pipeline}"
+        """The name of the run in window rows: all runs of the connector share them."""
+        name = f"lakemark:{self.pipeline}"
+        return f"{name}:{self.qualifier}" if self.qualifier else name
+
+    def own_id(self, name: str) -> str:
+        """Return the id of a run of this connector."""
+        return own_id(name, self.qualifier)
 
 
 @dataclass(slots=True)

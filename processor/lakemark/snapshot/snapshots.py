@@ -1,4 +1,7 @@
-"""Snapshots beside the stream: the coordinator in a thread of its own, told of every batch."""
+"""Snapshots beside the stream: a coordinator in a thread of its own, told of every batch.
+
+Of several connectors each has one, which waits for its own database alone.
+"""
 
 import math
 import threading
@@ -11,6 +14,9 @@ import structlog
 
 from lakemark.errors import LakemarkError
 from lakemark.model import positions
+from lakemark.reconcile.chunks import Settled
+from lakemark.reconcile.outputs import Swept
+from lakemark.settings.table_id import unqualified
 from lakemark.snapshot.adapters import Adapters
 from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.flight import Flight, flight
@@ -34,12 +40,12 @@ _LEFT_OUT: Final = StreamedTable(
 
 
 class Snapshots:
-    """The pipeline's side of the coordinator."""
+    """The pipeline's side of a coordinator."""
 
     def __init__(self, world: Adapters, settings: Settings, *, query: Callable[[], str]) -> None:
         self.coordinator = Coordinator(world, settings)
         self.query = query
-        self._kind = settings.connector
+        self._kind, self._qualifier = settings.connector, settings.qualifier
         self._steps: object = None
         self._since = -math.inf
 
@@ -63,28 +69,37 @@ class Snapshots:
         """Note that a batch is done and durable; returns at once."""
 
         def tell(coordinator: Coordinator) -> None:
-            for done in news.settled:
+            for done in filter(self._is_own, news.settled):
                 coordinator.scheduler.settled(
                     done.attempt, done.shard, rows=done.rows, lo=done.lo, void=done.void
                 )
             for table in sorted(news.restarts):
                 coordinator.restarted(table)
-            for swept in news.swept:
+            for swept in filter(self._is_own, news.swept):
                 coordinator.completion.swept(swept.run, swept.table, void=swept.void)
 
         self.coordinator.committed(self.stream_of(state), tell)
 
     def stream_of(self, state: PipelineState) -> Stream:
         """Return the parts of the pipeline's state that the coordinator needs."""
+        here = {name: _now(entry, state) for name, entry in state.tables.items()}
+        known = here | dict.fromkeys(state.left, _LEFT_OUT)
+        epochs = state.log_of(self._qualifier).epochs
         return Stream(
             self.query(),
             state.batch,
             frozenset(state.runs),
-            {name: _now(entry, state) for name, entry in state.tables.items()}
-            | dict.fromkeys(state.left, _LEFT_OUT),
+            {name: now for name, now in known.items() if self._has(name)},
             state.offsets,
-            positions.epoch_number(self._kind, len(state.epochs)),
+            positions.epoch_number(self._kind, len(epochs)),
         )
+
+    def _has(self, table: str) -> bool:
+        return unqualified(self._qualifier, table) is not None
+
+    def _is_own(self, said: Settled | Swept) -> bool:
+        """Say whether an outcome is of a table of this connector: numbers are each one's own."""
+        return self._has(said.table)
 
 
 def _passed(entry: TableState, state: PipelineState) -> bytes:

@@ -15,6 +15,7 @@ from lakemark.model.offsets import EARLIEST, Offsets
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Size, Swept
+from lakemark.settings.table_id import unqualified
 from lakemark.sink.lake_plan import OUTCOME, TableOutcome
 from lakemark.state import schema_refresh, selection, tables
 from lakemark.state.table_parts import BY_CONNECTOR, StoredPosition
@@ -135,7 +136,7 @@ def settle(
     reports: Sequence[Report],
     outcomes: Sequence[TableOutcome],
     *,
-    catalog: bool,
+    catalog: Callable[[str], bool],
     forwarded: bool = False,
 ) -> Left:
     """Take the reports and outcomes of one step into `state`.
@@ -146,7 +147,7 @@ def settle(
         start: Kafka offsets at which the batch began.
         reports: one per stretch.
         outcomes: one per table that had packets.
-        catalog: whether a database catalog is there to be asked about schemas.
+        catalog: whether a database catalog is there to be asked about a table's schema.
         forwarded: whether events go to output topics: those of a table that stops may stand there.
     """
     done = Left()
@@ -179,7 +180,7 @@ def settle(
                 code, reason = "schema-stale", _unknown_columns(found.unknown_columns)
             if not code:
                 continue
-            if catalog and (code in SCHEMA_CODES or code == "schema-stale"):
+            if catalog(table) and (code in SCHEMA_CODES or code == "schema-stale"):
                 done.refresh.setdefault(table, set()).update(found.unknown_columns)
             hint = HINTS.get(code, "").format(table=table)
             stop(
@@ -230,7 +231,7 @@ def _count(
     start: Offsets,
 ) -> None:
     """Count the events of the report's tables; events that are read again count then."""
-    state.learn(report.learnt)
+    state.learn(report.learnt, report.connector)
     for table, found in report.tables.items():
         if not table or table in state.left:
             continue
@@ -315,7 +316,7 @@ def _own_snapshots(
 
 
 def begun_anew(state: PipelineState, reports: Sequence[Report]) -> None:
-    """Have all tables snapshotted again if the connector began without offsets.
+    """Have all tables of a connector snapshotted again that began without offsets.
 
     Then it may have missed changes of any table. A beginning is newer than the one before. Where
     none is known, it is newer than what was streamed before it; a pipeline's first is not.
@@ -324,25 +325,36 @@ def begun_anew(state: PipelineState, reports: Sequence[Report]) -> None:
         state: the state being made, with the applied positions of the batch before.
         reports: of the batch.
     """
+    for connector in dict.fromkeys(report.connector for report in reports):
+        own = [report for report in reports if report.connector == connector]
+        if _begun_anew(state, own, connector):
+            for table, entry in state.named_entries():
+                if unqualified(connector, table) is not None:
+                    entry.repair.doubt_all(BEGUN_ANEW, state.batch)
+
+
+def _begun_anew(state: PipelineState, reports: Sequence[Report], connector: str) -> bool:
+    log = state.own_log(connector)
     times: dict[int, int] = {}
     for report in reports:
         for number, time in report.beginnings.items():
             times[number] = min(time, times.get(number, time))
-    times.pop(state.begun_at or state.begun, None)
+    times.pop(log.begun_at or log.begun, None)
     newest = max(times.values(), default=0)
-    if newest <= state.begun:
-        return  # it goes on, or comes again
-    known, state.begun = state.begun, newest
-    state.begun_at = max(number for number, time in times.items() if time == newest)
-    applied = [reached for found in state.applied.values() for reached in found.values()]
+    if newest <= log.begun:
+        return False  # it goes on, or comes again
+    known, log.begun = log.begun, newest
+    log.begun_at = max(number for number, time in times.items() if time == newest)
+    topics = set(state.applied)
+    if connector:
+        own = (e for name, e in state.named_entries() if unqualified(connector, name) is not None)
+        topics &= {report.topic for report in reports}.union(*(entry.topics for entry in own))
+    applied = [reached for topic in topics for reached in state.applied[topic].values()]
     streamed = [
         reached for reached in applied if positions.is_of_stream(bytes.fromhex(reached.position))
     ]
     older = any(reached.source_ts < newest for reached in streamed)
-    if not (known or older or len(times) > 1):
-        return
-    for entry in state.entries():
-        entry.repair.doubt_all(BEGUN_ANEW, state.batch)
+    return bool(known or older or len(times) > 1)
 
 
 def cascaded(

@@ -195,14 +195,18 @@ class Checkpoint:
         """Store the topics' ids."""
         self._write("lakemark/topics.json", msgspec.json.encode(ids))
 
-    def decoding(self) -> dict[str, str] | None:
-        """Return the settings that events were decoded by, see `encoding`; None = unknown."""
-        blob = self._read("lakemark/decoding.json")
+    def decoding(self, connector: str = "") -> dict[str, str] | None:
+        """Return the settings that events were decoded by, see `encoding`; None = unknown.
+
+        Args:
+            connector: whose events, by its qualifier; empty for the only one.
+        """
+        blob = self._read(_own("decoding", connector))
         return msgspec.json.decode(blob, type=dict[str, str]) if blob else None
 
-    def note_decoding(self, settings: Mapping[str, str]) -> None:
+    def note_decoding(self, settings: Mapping[str, str], connector: str = "") -> None:
         """Store these settings."""
-        self._write("lakemark/decoding.json", msgspec.json.encode(settings))
+        self._write(_own("decoding", connector), msgspec.json.encode(settings))
 
     def written(self) -> dict[str, dict[str, str]]:
         """Return how columns' values were written in decoded events, see `encoding`."""
@@ -213,13 +217,17 @@ class Checkpoint:
         """Store how columns' values are written."""
         self._write("lakemark/columns.json", msgspec.json.encode(columns))
 
-    def catalog(self) -> bytes | None:
-        """Return the newest look's facts, see `catalog_watch`; None = there was no look yet."""
-        return self._read("lakemark/catalog.json")
+    def catalog(self, connector: str = "") -> bytes | None:
+        """Return the newest look's facts, see `catalog_watch`; None = there was no look yet.
 
-    def note_catalog(self, seen: bytes) -> None:
+        Args:
+            connector: whose catalog, by its qualifier; empty for the only one's.
+        """
+        return self._read(_own("catalog", connector))
+
+    def note_catalog(self, seen: bytes, connector: str = "") -> None:
         """Store the facts of a look at the catalog instead."""
-        self._write("lakemark/catalog.json", seen)
+        self._write(_own("catalog", connector), seen)
 
     def handling(self) -> Mark | None:
         """Return the mark of commands being handled when a process ended, see `handling`."""
@@ -390,6 +398,11 @@ class Checkpoint:
     def _delete(self, name: str) -> None:
         for place in (_next(name), name):  # in this order: see `_read`
             self._files.delete(place)
+
+
+def _own(what: str, connector: str) -> str:
+    """Return the file of something that each of several connectors has."""
+    return f"lakemark/connectors/{connector}/{what}.json" if connector else f"lakemark/{what}.json"
 
 
 def _next(name: str) -> str:

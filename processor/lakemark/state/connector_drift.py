@@ -29,6 +29,7 @@ from lakemark.errors import LakemarkError, PipelineError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
+from lakemark.settings.table_id import unqualified
 from lakemark.state import control, encoding
 from lakemark.state.checkpoint import Checkpoint
 from lakemark.state.encoding import Forms
@@ -119,35 +120,27 @@ class Watch:
         self.changed = tuple(table for table in self._forms.differ if table in captured)
 
 
-def agree(
-    config: Config,
-    checkpoint: Checkpoint,
-    connector: Connector,
-    schemas: Mapping[str, TableSchema],
-) -> Forms:
-    """Make the checkpoint agree with the connector before the query starts.
+def agree(config: Config, checkpoint: Checkpoint, connector: Connector) -> None:
+    """Make the checkpoint agree with a connector's settings before the query starts.
 
     Order: the tables concerned are marked by control records, then the settings are remembered; so
     a crash between the two marks them once more.
 
     Args:
-        config: the configuration.
+        config: the configuration, with this connector alone.
         checkpoint: of the pipeline.
         connector: as it is now.
-        schemas: as the catalog has them now.
-
-    Returns:
-        how columns are written, for as long as the query runs.
 
     Raises:
         PipelineError: `connector-changed`: it is the connector of another source.
         DependencyError: the database or the brokers are away.
     """
-    before, now = checkpoint.decoding(), encoding.of(connector.settings)
+    before, now = checkpoint.decoding(connector.qualifier), encoding.of(connector.settings)
+    require_source(checkpoint, connector)
     if before is not None and before != now:
-        _require_source(before, now)
         old, new = HandlingModes.from_connector(before), HandlingModes.from_connector(now)
-        known = sorted(_known(checkpoint.newest()))
+        every = sorted(_known(checkpoint.newest()))
+        known = [name for name in every if unqualified(connector.qualifier, name) is not None]
         found = encoding.concerned(
             known,
             (old, new),
@@ -158,13 +151,26 @@ def agree(
         settings = encoding.changed(before, now)
         log.warning("connector.writes_otherwise", settings=settings, tables=found)
     if before != now:
-        checkpoint.note_decoding(now)
-    return _agree_on_columns(config, checkpoint, encoding.written(schemas))
+        checkpoint.note_decoding(now, connector.qualifier)
 
 
-def _agree_on_columns(config: Config, checkpoint: Checkpoint, now: encoding.Written) -> Forms:
-    """Compare how columns are written; those that the catalog lacks stay as they were."""
-    state, before = checkpoint.newest(), checkpoint.written()
+def agree_on_columns(
+    config: Config, checkpoint: Checkpoint, schemas: Mapping[str, TableSchema]
+) -> Forms:
+    """Compare how columns are written; those that the catalogs lack stay as they were.
+
+    Args:
+        config: the configuration.
+        checkpoint: of the pipeline.
+        schemas: as the catalogs have them now.
+
+    Returns:
+        how columns are written, for as long as the query runs.
+
+    Raises:
+        DependencyError: the brokers are away.
+    """
+    state, before, now = checkpoint.newest(), checkpoint.written(), encoding.written(schemas)
     gone = {t: dict.fromkeys(names, encoding.GONE) for t, names in state.ignorable.items()}
     known = {t: {**before.get(t, {}), **gone.get(t, {})} for t in {*before, *gone}}
     found = [t for t in encoding.rewritten(known, now) if t in _known(state)]
@@ -187,9 +193,11 @@ def _known(state: PipelineState) -> set[str]:
     return {*state.tables, *state.left}
 
 
-def _require_source(before: dict[str, str], now: dict[str, str]) -> None:
-    moved = encoding.changed(before, now, encoding.SOURCE)
-    if moved:
+def require_source(checkpoint: Checkpoint, connector: Connector) -> None:
+    """Raise `PipelineError` (`connector-changed`) if the checkpoint is of another source."""
+    before, now = checkpoint.decoding(connector.qualifier), encoding.of(connector.settings)
+    moved = [] if before is None else encoding.changed(before, now, encoding.SOURCE)
+    if before is not None and moved:
         was = ", ".join(f"{name} was {before.get(name)!r}" for name in moved)
         new = ", ".join(f"is {now.get(name)!r}" for name in moved)
         raise PipelineError(

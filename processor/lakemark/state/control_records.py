@@ -17,6 +17,7 @@ Nothing here asks anybody, so that a batch that is repeated does the same with t
 Whatever a record holds, nothing raises: one that cannot be carried out is left out, and logged.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -123,6 +124,7 @@ def carry_out(
     start: Offsets,
     refresh: Refresh,
     can_fill: Callable[[str, TableState], bool] = lambda _, entry: entry.can_fill(),
+    owner: Callable[[str], str] = lambda _: "",
 ) -> None:
     """Carry out the records, one after the other.
 
@@ -133,6 +135,7 @@ def carry_out(
         start: Kafka offsets at which the batch began.
         refresh: told of tables that go on: the catalog may be asked about them again.
         can_fill: whether older rows of a table can get values, see `plans.can_fill`.
+        owner: gives the connector of a topic, see `TopicOwners`.
     """
     for record in _usable(records):
         match record:
@@ -153,9 +156,10 @@ def carry_out(
                 _rebuild(state, record, refresh, start=start, before=before)
             case TableFill(table=table) if table:
                 _fill(state, record, can_fill)
-            case NewEpoch():
-                tables.new_epoch(state, start)
-                log.warning("pipeline.new_epoch", epoch=len(state.epochs))
+            case NewEpoch(connector=connector):
+                tables.new_epoch(state, start, connector, owner)
+                epoch = len(state.log_of(connector).epochs)
+                log.warning("pipeline.new_epoch", epoch=epoch, connector=connector)
             case _:
                 window.arm(state.runs, record)
 
@@ -302,15 +306,18 @@ def first_state(
         places: by topic and partition, where the tables begin that are not read now.
     """
     paused = {name: entry.state == PAUSED for name, entry in known.items()}
-    epochs = 0
+    epochs: Counter[str] = Counter()
     for record in filter(is_command, records):
         kind, table = record["type"], str(record.get("table", ""))
         if record.get("automatic") or record.get("code"):  # a person's word stays
             continue
         if kind in {"table-pause", "table-resume", "table-skip", "table-rebuild"}:
             paused[table] = kind == "table-pause"
-        epochs += kind == "new-epoch"
-    state = PipelineState(control=control, epochs=[{} for _ in range(epochs)])
+        if kind == "new-epoch":
+            epochs[str(record.get("connector", ""))] += 1
+    state = PipelineState(control=control)
+    for connector, count in epochs.items():
+        state.own_log(connector).epochs = [{} for _ in range(count)]
     for name, entry in known.items():
         if paused[name] and entry.topics:
             made = state.tables[name] = TableState(

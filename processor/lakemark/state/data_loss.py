@@ -16,6 +16,7 @@ Of lakemark's own topics see `recovery`.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from lakemark.errors import EXPIRED
@@ -168,7 +169,8 @@ def begin_again(
         old = state.offsets.get(topic, {})
         if topic in anew:
             state.begun_after[topic] = state.batch
-            for begins in (*state.epochs, state.regressed):
+            epochs = chain.from_iterable(log.epochs for log in state.every_log())
+            for begins in (*epochs, state.regressed):
                 begins.pop(topic, None)
         if set(first) != set(old):  # keys are in other partitions now
             state.applied.pop(topic, None)

@@ -34,7 +34,7 @@ def can_rebuild(config: Config, connector: Connector, table: str) -> bool:
     and deletes of an output topic, would be lost: nobody gives them up unasked.
     """
     by_itself = config.database is not None and config.snapshot.incomplete == "auto"
-    refused = not connector.has_windows or refusals(connector.settings, table)
+    refused = not connector.has_windows or refusals(connector.settings, connector.bare(table))
     loses = config.lake.deletes_of(table) == "soft" or config.output is not None
     if not by_itself or refused or loses:
         return False

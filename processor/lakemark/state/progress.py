@@ -13,6 +13,8 @@ PIPELINE: Final = b"_pipeline"
 CAPTURED: Final = b"_captured"
 RUN_PREFIX: Final = b"_run/"
 PAGE_PREFIX: Final = b"_page/"
+_OF: Final = b"_of/"
+"""Before the keys of what each of several connectors has: then comes its qualifier."""
 
 
 class ProgressRecord(Protocol):
@@ -59,7 +61,30 @@ def is_own(key: bytes) -> bool:
 
     Names of tables have a dot, also those that begin with an underscore; names of ours have none.
     """
-    return key.startswith((RUN_PREFIX, PAGE_PREFIX)) or (key.startswith(b"_") and b"." not in key)
+    named = (RUN_PREFIX, PAGE_PREFIX, _OF)
+    return key.startswith(named) or (key.startswith(b"_") and b"." not in key)
+
+
+def key_of(connector: str, key: bytes) -> bytes:
+    """Return the key of a record of a connector's; the key itself for the only one."""
+    return b"%s%s/%s" % (_OF, connector.encode(), key) if connector else key
+
+
+def of_connector(newest: Mapping[bytes, bytes], connector: str) -> dict[bytes, bytes]:
+    """Return the records of a connector's, by their keys without it."""
+    if not connector:
+        return {key: value for key, value in newest.items() if not key.startswith(_OF)}
+    start = key_of(connector, b"")
+    return {k.removeprefix(start): value for k, value in newest.items() if k.startswith(start)}
+
+
+def connectors_in(newest: Iterable[bytes]) -> list[str]:
+    """Return the qualifiers of connectors that have records, of their keys; an empty one if none.
+
+    The only connector of a pipeline has none.
+    """
+    own = {key.split(b"/", 2)[1].decode() for key in newest if key.startswith(_OF)}
+    return sorted(own) or [""]
 
 
 def record_of(table: str, state: PipelineState) -> bytes | None:

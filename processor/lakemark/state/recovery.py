@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import structlog
 
-from lakemark.connectors.connector import Connector
 from lakemark.errors import EXPIRED, PipelineError
 from lakemark.kafka import brokers
 from lakemark.kafka.records import read_compacted
@@ -44,10 +43,16 @@ log = structlog.get_logger(__name__)
 SHOWN: Final = 3  # reasons in one message
 
 
-def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> PipelineState:
+def go_over(config: Config, checkpoint: Checkpoint, wanted: Wanted, pattern: str) -> PipelineState:
     """Find gaps before the query starts, and go over those that may be; see the table above.
 
     Tables that the configuration no longer names are left out, those named again are taken back.
+
+    Args:
+        config: the settings.
+        checkpoint: of the pipeline.
+        wanted: the topics and tables that are named.
+        pattern: Java regular expression of the topics that are read.
 
     Returns:
         The state to go on from: the topics with gaps begin again at their first offset.
@@ -59,14 +64,13 @@ def go_over(config: Config, checkpoint: Checkpoint, connector: Connector) -> Pip
     if checkpoint.is_new():
         checkpoint.begin(_first_state(config))
     before, planned = checkpoint.goes_on()
-    wanted = connector.wanted
     known = checkpoint.topics()
     names = config.topics
     own = {t: planned[t] for t in (names.control, names.chunks) if t in planned}
     with brokers.Cluster(config) as cluster:
         state = stored_form.copied(before)
         changed = selection.select(state, wanted)
-        late = set(cluster.topics(connector.topic_pattern)) - set(state.offsets)
+        late = set(cluster.topics(pattern)) - set(state.offsets)
         begun = {} if planned else checkpoint.begun()
         asked = {*state.offsets, *own, *begun, *(late if planned else ())}
         held = _held(cluster, sorted(asked))

@@ -1,5 +1,7 @@
 """The catalog asked again, for tables whose records do not fit their schema as it was last read.
 
+Each connector has a catalog of its own, which fails for its tables alone.
+
 The database may be away. Then those tables wait as `errored`, tried again by themselves, and the
 others go on: nothing of this ends a batch. Between two failures some time passes without a
 question, so that a database that does not answer costs the log a connection's timeout now and then.
@@ -17,6 +19,7 @@ import structlog
 from lakemark.errors import LakemarkError
 from lakemark.model.fills import UNSEEN
 from lakemark.model.schema import TableSchema
+from lakemark.settings.table_id import unqualified
 from lakemark.state import tables
 from lakemark.state.encoding import Forms
 from lakemark.state.tables import PipelineState, TableState
@@ -50,7 +53,7 @@ class Refresh:
     """Asks the catalog again.
 
     Attributes:
-        catalog: is asked.
+        catalogs: that are asked, by the qualifier of their connectors; of the only one it is empty.
         schemas: by table, as last read: new ones are put there.
         forms: is told of new schemas first.
         clock: seconds that only grow.
@@ -58,19 +61,19 @@ class Refresh:
             not fit now never will.
     """
 
-    catalog: Catalog
+    catalogs: Mapping[str, Catalog]
     schemas: dict[str, TableSchema]
     forms: Forms = field(default_factory=Forms)
     clock: Callable[[], float] = monotonic
     read: set[str] = field(default_factory=set)
-    _failure: LakemarkError | None = None
-    _not_before: float = 0.0
+    _failures: dict[str, LakemarkError] = field(default_factory=dict)
+    _not_before: dict[str, float] = field(default_factory=dict)
     _held: dict[str, float] = field(default_factory=dict)
     _waits_s: dict[str, float] = field(default_factory=dict)
 
     def retries(self, table: str, entry: TableState) -> bool:
         """Say whether an errored table is to be tried again by the batch that begins."""
-        if entry.state != tables.ERRORED or not entry.retried or self._waits(entry):
+        if entry.state != tables.ERRORED or not entry.retried or self._waits(table, entry):
             return False
         return self.clock() >= self._held.get(table, 0.0)
 
@@ -80,7 +83,7 @@ class Refresh:
         It had events and was not there, so it is another table now than that of these events. The
         catalog is asked for it at growing intervals, as long as it is not there.
         """
-        if entry.state != tables.ERRORED or entry.code != UNKNOWN or not self.catalog.live:
+        if entry.state != tables.ERRORED or entry.code != UNKNOWN or not self.may_ask(table):
             return False
         now = self.clock()
         if now < self._held.get(table, 0.0):
@@ -111,17 +114,27 @@ class Refresh:
             entry = state.tables.get(table, old)
             failed = entry.state == tables.ERRORED and entry.since_batch == state.batch
             again = old.state != tables.STREAMING or entry.code == UNSEEN
-            if failed and again and not self._waits(entry):
+            if failed and again and not self._waits(table, entry):
                 self._held[table] = self.clock() - batch_s + RETRY_S
 
-    def _waits(self, entry: TableState) -> bool:
-        """Say whether a table waits for the catalog, and it is not to be asked yet."""
-        failure = self._failure
-        return failure is not None and entry.code == failure.code and not self._due()
+    def may_ask(self, table: str) -> bool:
+        """Say whether the catalog of a table can be asked again."""
+        catalog = self.catalogs.get(self._whose(table) or "")
+        return catalog is not None and catalog.live
+
+    def _whose(self, table: str) -> str | None:
+        """Return the connector of a table, by its qualifier; None if it is of none of these."""
+        return next((one for one in self.catalogs if unqualified(one, table) is not None), None)
+
+    def _waits(self, table: str, entry: TableState) -> bool:
+        """Say whether a table waits for its catalog, and it is not to be asked yet."""
+        connector = self._whose(table) or ""
+        failure = self._failures.get(connector)
+        return failure is not None and entry.code == failure.code and not self._due(connector)
 
     def verified(self, names: frozenset[str]) -> frozenset[str]:
         """Return those of the tables whose records are judged by the schemas as they are."""
-        return names & self.read if self.catalog.live else names
+        return frozenset(n for n in names if n in self.read or not self.may_ask(n))
 
     def __call__(self, state: PipelineState, needed: Mapping[str, set[str]]) -> None:
         """Read missing schemas; tables that are known then catch up, the others stay errored.
@@ -133,8 +146,12 @@ class Refresh:
             state: the state being made; the tables are errored in it.
             needed: the tables, with the columns that their schemas lack.
         """
-        if not needed:
-            return
+        for connector in dict.fromkeys(map(self._whose, sorted(needed))):
+            own = (table for table in needed if self._whose(table) == connector)
+            self._read(state, {table: needed[table] for table in own})
+
+    def _read(self, state: PipelineState, needed: Mapping[str, set[str]]) -> None:
+        """Read missing schemas of tables of one connector."""
         try:
             found = self._ask(sorted(needed))
         except LakemarkError as failure:
@@ -163,7 +180,7 @@ class Refresh:
 
         If the catalog cannot be asked, the schema that was read last holds.
         """
-        if not self.catalog.live:
+        if not self.may_ask(table):
             return
         try:
             found = self._ask([table])
@@ -174,18 +191,23 @@ class Refresh:
         self.schemas.update(found)
 
     def _ask(self, names: list[str]) -> dict[str, TableSchema]:
-        if self._failure is not None and not self._due():
-            raise self._failure
+        """Ask for tables of one connector."""
+        connector = self._whose(names[0])
+        if connector is None:
+            return {}
+        if connector in self._failures and not self._due(connector):
+            raise self._failures[connector]
         try:
-            found = self.catalog.read(names)
+            found = self.catalogs[connector].read(names)
         except LakemarkError as failure:
-            self._failure, self._not_before = failure, self.clock() + AGAIN_S
+            self._failures[connector] = failure
+            self._not_before[connector] = self.clock() + AGAIN_S
             raise
-        self._failure = None
+        self._failures.pop(connector, None)
         return found
 
-    def _due(self) -> bool:
-        return self.clock() >= self._not_before
+    def _due(self, connector: str) -> bool:
+        return self.clock() >= self._not_before.get(connector, 0.0)
 
     def _known(self, state: PipelineState, table: str, unknown: set[str]) -> None:
         columns = {column.name for column in self.schemas[table].columns}

@@ -24,6 +24,7 @@ import msgspec
 from lakemark.model.events import Learnt
 from lakemark.model.fills import UNSEEN
 from lakemark.model.offsets import Offsets
+from lakemark.settings.table_id import unqualified
 from lakemark.state.table_parts import (
     PendingHalves,
     StoredPositions,
@@ -115,8 +116,24 @@ class LeftOut(msgspec.Struct):
     captured: bool = True
 
 
-class PipelineState(msgspec.Struct):
-    """The state after a batch.
+class LogState(msgspec.Struct):
+    """The state of one connector's log.
+
+    Attributes:
+        epochs: first offsets of epochs 1, 2, …; what stands before is of the one before.
+        learnt_event: see `PipelineState.learnt`; stored under the name that it had first.
+        begun: source time at which the connector began without offsets, 0 = not known.
+        begun_at: the number of that beginning, see `replay_filter.beginnings`.
+    """
+
+    epochs: list[Offsets] = msgspec.field(default_factory=list)
+    learnt_event: bytes = msgspec.field(default=b"", name="sample")
+    begun: int = 0
+    begun_at: int = 0
+
+
+class PipelineState(LogState, kw_only=True):
+    """The state after a batch; where there is only one connector, that of its log, too.
 
     Attributes:
         format: version of this record; a newer one is refused.
@@ -124,14 +141,11 @@ class PipelineState(msgspec.Struct):
         offsets: end offsets of the change topics in that batch.
         ignorable: columns per table that the catalog no longer has.
         control: end offset of the control topic in that batch.
-        epochs: first offsets of epochs 1, 2, …; what stands before is of the one before.
+        logs: of each connector, by its qualifier, where there are several, see `log_of`.
         regressed: offset of the first event that fell below its partition's applied position
             although its source time was newer: where the next epoch would begin.
         runs: snapshot runs that are armed: only then are touches packed.
-        learnt_event, learnt_tables: see `learnt`; like `applied`, stored under the names that they
-            had first.
-        begun: source time at which the connector began without offsets, 0 = not known.
-        begun_at: the number of that beginning, see `replay_filter.beginnings`.
+        learnt_tables: see `learnt`; like `applied`, stored under the name that it had first.
         begun_after: by topic, the batch after which it began again, at offsets of other records.
         output_prefixes: of the output topics that were ever written: they are read by nobody here.
         left: tables that the configuration no longer names, see `selection`.
@@ -145,34 +159,51 @@ class PipelineState(msgspec.Struct):
     tables: dict[str, TableState] = msgspec.field(default_factory=dict)
     ignorable: dict[str, list[str]] = msgspec.field(default_factory=dict)
     control: int = 0
-    epochs: list[Offsets] = msgspec.field(default_factory=list)
+    logs: dict[str, LogState] = msgspec.field(default_factory=dict)
     regressed: Offsets = msgspec.field(default_factory=dict)
     runs: set[str] = msgspec.field(default_factory=set)
-    learnt_event: bytes = msgspec.field(default=b"", name="sample")
     learnt_tables: dict[str, tuple[bytes, bytes]] = msgspec.field(
         default_factory=dict, name="wrappers"
     )
-    begun: int = 0
-    begun_at: int = 0
     begun_after: dict[str, int] = msgspec.field(default_factory=dict)
     output_prefixes: list[str] = msgspec.field(default_factory=list)
     left: dict[str, LeftOut] = msgspec.field(default_factory=dict)
     left_offsets: Offsets = msgspec.field(default_factory=dict)
 
-    @property
-    def learnt(self) -> Learnt:
-        """The connector's way of writing, as events have shown; kept for the output topics only."""
-        return Learnt(self.learnt_event, self.learnt_tables)
+    def log_of(self, connector: str) -> LogState:
+        """Return the state of a connector's log, to be read.
 
-    def learn(self, more: Learnt) -> None:
-        """Keep what has been learnt since."""
-        learnt = self.learnt.joined(more)
-        self.learnt_event, self.learnt_tables = learnt.event, learnt.tables
+        Args:
+            connector: its qualifier; empty for the only one.
+        """
+        return self.logs.get(connector, LogState()) if connector else self
+
+    def own_log(self, connector: str) -> LogState:
+        """Return the state of a connector's log, to be changed."""
+        return self.logs.setdefault(connector, LogState()) if connector else self
+
+    def every_log(self) -> Iterator[LogState]:
+        """Yield the states of all logs."""
+        yield self
+        yield from self.logs.values()
+
+    def learnt(self, connector: str = "") -> Learnt:
+        """Return a connector's way of writing, as events have shown; for the output topics only."""
+        return Learnt(self.log_of(connector).learnt_event, self.learnt_tables)
+
+    def learn(self, more: Learnt, connector: str = "") -> None:
+        """Keep what has been learnt of a connector since."""
+        learnt = self.learnt(connector).joined(more)
+        self.own_log(connector).learnt_event, self.learnt_tables = learnt.event, learnt.tables
 
     def entries(self) -> Iterator[TableState]:
         """Yield the entries of all tables, those left out too."""
-        yield from self.tables.values()
-        yield from (one.entry for one in self.left.values())
+        yield from (entry for _, entry in self.named_entries())
+
+    def named_entries(self) -> Iterator[tuple[str, TableState]]:
+        """Yield the names and entries of all tables, those left out too."""
+        yield from self.tables.items()
+        yield from ((name, one.entry) for name, one in self.left.items())
 
     def catching_up(self) -> list[str]:
         """Return the tables to be caught up in the next batch."""
@@ -378,19 +409,33 @@ def rebuilt(state: PipelineState) -> list[str]:
     ]
 
 
-def new_epoch(state: PipelineState, start: Offsets) -> None:
+def new_epoch(
+    state: PipelineState,
+    start: Offsets,
+    connector: str = "",
+    owner: Callable[[str], str] = lambda _: "",
+) -> None:
     """Begin an epoch: at the first regressed event of each partition, else at this batch.
 
     Every table may hold rows of a source that is no more: all are to be snapshotted again. Tables
     that stopped because of the regression catch up, now in the new epoch.
+
+    Args:
+        state: the state being made.
+        start: Kafka offsets at which the batch began.
+        connector: the qualifier of the one whose positions begin again, see `log_of`: other ones'
+            topics and tables stay as they are.
+        owner: gives the connector of a topic, see `TopicOwners`.
     """
-    begins = {t: dict(partitions) for t, partitions in (state.left_offsets | start).items()}
-    for topic, partitions in state.regressed.items():
-        begins.setdefault(topic, {}).update(partitions)
-    state.epochs.append(begins)
-    state.regressed = {}
+    own = {t: p for t, p in (state.left_offsets | start).items() if owner(t) == connector}
+    begins = {topic: dict(partitions) for topic, partitions in own.items()}
+    for topic in [topic for topic in state.regressed if owner(topic) == connector]:
+        begins.setdefault(topic, {}).update(state.regressed.pop(topic))
+    state.own_log(connector).epochs.append(begins)
     gone = "a new epoch began: rows of the source as it was before may still be here"
-    for entry in state.entries():
+    for table, entry in state.named_entries():
+        if unqualified(connector, table) is None:
+            continue
         entry.repair.doubt_all(gone, state.batch)
         if entry.code == "position-regressed":
             entry.resume(state.batch)

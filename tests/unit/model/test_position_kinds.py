@@ -5,9 +5,8 @@ import json
 import pytest
 
 from lakemark.model import positions
-from lakemark.model.events import SourceIdentity
 from tests.kit import toy_positions
-from tests.kit.memory_pipeline import Broker
+from tests.kit.memory_pipeline import Broker, reconnected
 from tests.kit.position_contract import PositionContract
 from tests.kit.shop import ORDERS, SIGNALS, Shop, compact, event, schema_of
 
@@ -88,7 +87,7 @@ class ToyShop(Shop):
 
     def _start(self):
         pipeline = super()._start()
-        pipeline.identity = SourceIdentity(toy_positions.CONNECTOR, "shop", self.signal_table)
+        pipeline.sources = reconnected(pipeline.sources, kind=toy_positions.CONNECTOR)
         return pipeline
 
     def tell(self, op, block, row, key, *, partition=0, **values):

@@ -21,6 +21,7 @@ from lakemark.snapshot import adapters, snapshots
 from lakemark.snapshot.adapters import Adapters
 from lakemark.snapshot.ports import Stream
 from lakemark.snapshot.snapshots import Snapshots
+from lakemark.sources import connecting
 from lakemark.state import connector_drift, ownership
 from lakemark.state.connector_drift import Watch
 from lakemark.state.ownership import Turn
@@ -101,6 +102,17 @@ def watch():
 
 
 @contextmanager
+def absent():
+    asking = connecting.Absent(
+        {"shop": config()}, lambda part: connecting.connectors.read(part, attempts=1), every_s=0.001
+    )
+    with running(asking._run) as thread:
+        yield thread
+        asking._over.set()
+        thread.join(WITHIN_S)
+
+
+@contextmanager
 def catalog():
     soon = SimpleNamespace(
         database=object(), source=SimpleNamespace(watch_interval=timedelta(milliseconds=1))
@@ -151,6 +163,7 @@ WATCHING = {
     ],
     ("ops.catalog_watch", "keep_looking"): [(catalog, catalog_watch.CatalogWatch, "look")],
     ("state.connector_drift", "self._run"): [(watch, connector_drift.connectors, "read")],
+    ("sources.connecting", "self._run"): [(absent, connecting.connectors, "read")],
     ("state.ownership", "self._queue"): [
         (turn, ownership.brokers, "Cluster"),
         (turn, ownership, "Consumer"),

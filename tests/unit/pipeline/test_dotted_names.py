@@ -98,7 +98,9 @@ def test_their_events_go_to_the_topic_that_their_plain_names_share(tmp_path, mon
 def test_the_fast_path_and_the_general_one_name_it_alike(shop, name):
     put(shop, name, 10, 1)
     (batch,) = shop.broker.read({}, {TOPIC: {0: 1}})
-    plan = StretchPlan(shop.pipeline.identity, HandlingModes(), schemas=shop.schemas)
+    plan = StretchPlan(
+        shop.pipeline.sources.of[0].connector.identity, HandlingModes(), schemas=shop.schemas
+    )
     quick = CONVERTERS[JSON].plain_range(TOPIC, 0, [batch], plan)
     found = batch.to_pydict()
     records = Records(TOPIC, 0, found["offset"], found["key"], found["value"], [None])

@@ -2,12 +2,11 @@
 
 from lakemark.model.wanted import Wanted
 from lakemark.state import connector_drift, control, selection
-from lakemark.state.connector_drift import agree
 from lakemark.state.control_records import carry_out
 from lakemark.state.schema_refresh import Refresh
 from tests.kit.memory_pipeline import MemoryCatalog
 from tests.kit.shop import ITEMS, ORDERS, schema_of
-from tests.unit.state.test_connector_drift import Kept, connector
+from tests.unit.state.test_connector_drift import Kept, agreed, connector
 
 
 def wanted(*names: str) -> Wanted:
@@ -18,14 +17,14 @@ def test_a_column_is_written_otherwise_when_the_table_is_named_again(shop, monke
     said = []
     monkeypatch.setattr(control, "resnapshot", lambda config, found, why: said.extend(found))
     kept, ours = Kept(), connector(shop)
-    agree(shop.config, kept, ours, {ITEMS: schema_of(ITEMS, id="int8", v="timestamp")})
+    agreed(shop.config, kept, ours, {ITEMS: schema_of(ITEMS, id="int8", v="timestamp")})
     selection.select(kept.state, wanted(ORDERS))
     assert ITEMS in kept.state.left
-    agree(shop.config, kept, ours, {ITEMS: schema_of(ITEMS, id="int8", v="date")})
+    agreed(shop.config, kept, ours, {ITEMS: schema_of(ITEMS, id="int8", v="date")})
     assert said == [ITEMS]
 
     mark = {"type": "table-resnapshot", "table": ITEMS, "reason": "types"}
-    carry_out([mark], kept.state, before=kept.state, start={}, refresh=Refresh(MemoryCatalog({}), {}))  # fmt: skip
+    carry_out([mark], kept.state, before=kept.state, start={}, refresh=Refresh({"": MemoryCatalog({})}, {}))  # fmt: skip
     selection.select(kept.state, wanted(ORDERS, ITEMS))
     entry = kept.state.tables[ITEMS]
     assert entry.repair.resnapshot == "types"
@@ -46,7 +45,7 @@ def test_the_connector_writes_otherwise_while_the_table_is_left_out(shop, monkey
     monkeypatch.setattr(connector_drift, "catalog_of", lambda _, modes, __: Catalog(modes))
     monkeypatch.setattr(control, "resnapshot", lambda config, found, why: said.extend(found))
     kept = Kept()
-    agree(shop.config, kept, connector(shop), {})
+    agreed(shop.config, kept, connector(shop), {})
     selection.select(kept.state, wanted(ORDERS))
-    agree(shop.config, kept, connector(shop, time_precision_mode="connect"), {})
+    agreed(shop.config, kept, connector(shop, time_precision_mode="connect"), {})
     assert said == [ITEMS]

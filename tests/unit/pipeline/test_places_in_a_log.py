@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from lakemark.model.events import SourceIdentity
-from tests.kit.memory_pipeline import Broker
+from tests.kit.memory_pipeline import Broker, reconnected
 from tests.kit.shop import ORDERS, SIGNALS, Shop, compact, event, schema_of
 
 TABLE = ORDERS
@@ -16,7 +15,7 @@ class PlaceShop(Shop):
 
     def _start(self):
         pipeline = super()._start()
-        pipeline.identity = SourceIdentity("mariadb", "shop", self.signal_table)
+        pipeline.sources = reconnected(pipeline.sources, kind="mariadb")
         return pipeline
 
     def tell(self, op, at, order, key, *, was=None, partition=0, headers=(), **row):

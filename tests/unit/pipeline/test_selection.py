@@ -1,7 +1,6 @@
 """Tables that the configuration names no longer, and those that it names again."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -147,7 +146,8 @@ def test_a_snapshot_under_way_gives_a_table_up_that_is_left_out():
 class _Nobody:
     """What `stream_of` asks for beside the state."""
 
-    _kind = "postgresql"
+    _kind, _qualifier = "postgresql", ""
+    _has = Snapshots._has
 
     def query(self):
         return "q"
@@ -158,12 +158,12 @@ def test_events_of_a_table_that_is_left_out_are_applied_when_it_is_back(shop, na
     shop.put("c", 10, 1, v="a")
     shop.put("c", 10, 7, v="x", table=ITEMS)
     shop.run()
-    everything, now = shop.pipeline.connector, shop.state
+    everything, now = shop.pipeline.sources, shop.state
     topics = set(now.offsets)
     assert selection.select(now, _chosen([ITEMS], topics)).left == (ORDERS,)
     shop.checkpoint.save(now)
     if narrow:  # else the connector has taken it back already: that counts from the next start on
-        shop.pipeline.connector = replace(everything, tables=TableChoice({}, [ITEMS]))
+        shop.reconnect(tables=TableChoice({}, [ITEMS]))
     shop.put("u", 11, 1, v="b")
     bad = event("c", 11, {"id": 1, "v": "b"}).replace(b'"op":"c"', b'"op":"z"')
     shop.broker.put(f"shop.{ORDERS}", 0, b'{"id":1}', bad)
@@ -175,7 +175,7 @@ def test_events_of_a_table_that_is_left_out_are_applied_when_it_is_back(shop, na
     now = shop.state
     assert selection.select(now, _chosen([".*"], topics)).back == (ORDERS,)
     shop.checkpoint.save(now)
-    shop.pipeline.connector = everything
+    shop.pipeline.sources = everything
     shop.put("c", 12, 2, v="c")
     shop.run()
     assert shop.values() == {1: "b", 2: "c"}

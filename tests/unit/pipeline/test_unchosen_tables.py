@@ -1,7 +1,6 @@
 """Tables that share a topic with chosen ones: nothing comes of them, nor of what is wrong with them."""
 
 import json
-from dataclasses import replace
 
 from lakemark.connectors.table_choice import TableChoice
 from tests.kit.shop import ITEMS, ORDERS, event
@@ -11,7 +10,7 @@ ALL = "shop.all"
 
 def test_they_get_no_state(shop):
     chosen = TableChoice({}, [ORDERS])
-    shop.pipeline.connector = replace(shop.pipeline.connector, tables=chosen, chosen=chosen)
+    shop.reconnect(tables=chosen, chosen=chosen)
 
     def put(op, at, key, table, ts=None, **row):
         raw = event(op, at, {"id": key, **row}, table=table, ts=ts)

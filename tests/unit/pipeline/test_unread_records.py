@@ -168,7 +168,7 @@ def test_a_connector_that_began_without_offsets_leaves_no_table_out_of_doubt(sho
     ["a table without events", "a partition without events", "a loaded table", "a signal"],
 )
 def test_a_new_slot_is_noticed_whatever_its_first_transaction_touches(shop, touched):
-    shop.pipeline.identity = SourceIdentity("postgresql", "shop", SIGNALS)
+    shop.reconnect(signal_table=SIGNALS)
     if touched == "a loaded table":
         shop.put("r", 72, 1, v="a", table=ITEMS, snapshot="true")
     shop.put("c", 80, 1, v="a")

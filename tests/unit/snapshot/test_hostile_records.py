@@ -314,7 +314,7 @@ RECORDS = st.lists(
 @example([b'{"type":["table-pause"],"table":{}}'])
 @example([b"[" * 100_000])
 def test_control_records_leave_a_state_that_can_be_kept(blobs):
-    state, refresh = streaming(p0=10), Refresh(MemoryCatalog({}), {})
+    state, refresh = streaming(p0=10), Refresh({"": MemoryCatalog({})}, {})
     marks = []
 
     def carry(some):

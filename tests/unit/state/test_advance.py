@@ -110,7 +110,7 @@ def settled(*reports: Report, outcomes=(), catalog=False, forwarded=False, **ent
     state = stored_form.decode(stored_form.encode(before))
     state.batch, state.offsets = 5, END
     left = advance.settle(
-        state, before, START, reports, outcomes, catalog=catalog, forwarded=forwarded
+        state, before, START, reports, outcomes, catalog=lambda _: catalog, forwarded=forwarded
     )
     return state.tables[T], left
 
@@ -179,7 +179,7 @@ def test_topics_of_a_table_are_noted_once_and_tables_that_left_or_have_no_name_a
     of = {T: TableReport(events=1), "": TableReport(events=1)}
     left = {OTHER: TableReport(events=1)}
     found = [report(of=of), report(12, of=of), report(topic="t2", of=of | left)]
-    advance.settle(state, before, {}, found, [], catalog=False)
+    advance.settle(state, before, {}, found, [], catalog=lambda _: False)
     assert state.tables.keys() == {T}
     assert (state.tables[T].topics, state.tables[T].size.events) == ([TOPIC, "t2"], 3)
 
@@ -188,7 +188,7 @@ def test_a_table_left_out_is_back_with_its_events_in_another_topic():
     before = PipelineState(batch=4, left={OTHER: LeftOut(TableState(topics=["old"]))})
     state = stored_form.decode(stored_form.encode(before))
     found = [report(of={OTHER: TableReport(events=1)})]
-    advance.settle(state, before, START, found, [], catalog=False)
+    advance.settle(state, before, START, found, [], catalog=lambda _: False)
     assert state.tables[OTHER].progress.from_offsets == START
     assert state.left == {}
 
@@ -202,8 +202,8 @@ def test_how_the_connector_writes_is_kept_until_it_shows_it_again():
     for event, kept in ((b"", b"old"), (b"new", b"new")):
         state = stored_form.decode(stored)
         found = [report(learnt=Learnt(event, {OTHER: (b"", b"")}))]
-        advance.settle(state, before, {}, found, [], catalog=False)
-        assert state.learnt == Learnt(kept, {T: (b"k", b"v"), OTHER: (b"", b"")})
+        advance.settle(state, before, {}, found, [], catalog=lambda _: False)
+        assert state.learnt() == Learnt(kept, {T: (b"k", b"v"), OTHER: (b"", b"")})
 
 
 def test_records_whose_key_cannot_be_read_ask_for_a_snapshot_keys_for_rereads():
@@ -217,7 +217,7 @@ def test_the_first_regressed_event_of_a_partition_is_remembered():
     before, state = PipelineState(), PipelineState(regressed={TOPIC: {1: 3}})
     found = [report(10, 0, regressed=r) for r in (9, 7, -1, 8)]
     found += [report(10, 1, regressed=5), report(10, 2, regressed=0)]
-    advance.settle(state, before, {}, found, [], catalog=False)
+    advance.settle(state, before, {}, found, [], catalog=lambda _: False)
     assert state.regressed == {TOPIC: {0: 7, 1: 3, 2: 0}}
 
 
@@ -352,7 +352,7 @@ def test_own_rows_of_a_table_left_out_are_nothing_to_it():
     before = PipelineState(batch=4, left={OTHER: LeftOut(TableState(topics=[TOPIC]))})
     state = stored_form.decode(stored_form.encode(before))
     told = TableReport(own_ends=True, own_snapshots={700})
-    advance.settle(state, before, START, [report(of={OTHER: told})], [], catalog=False)
+    advance.settle(state, before, START, [report(of={OTHER: told})], [], catalog=lambda _: False)
     assert state.left == before.left
     assert state.tables == {}
 

@@ -11,12 +11,13 @@ from lakemark.errors import DependencyError, PipelineError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import DatabaseConfig
 from lakemark.state import connector_drift, control, encoding
-from lakemark.state.connector_drift import ChangedError, Watch, agree
+from lakemark.state.connector_drift import ChangedError, Watch, agree, agree_on_columns
 from lakemark.state.encoding import Forms
 from lakemark.state.tables import PipelineState, TableState
 from lakemark.supervisor import Supervisor
 from stack.processes import wait_for
 from tests.kit.connector_settings import POSTGRES
+from tests.kit.memory_pipeline import reconnected
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 
 pytestmark = pytest.mark.usefixtures("letters")
@@ -32,7 +33,9 @@ def connector(shop, **settings):
 
 
 def test_events_of_a_table_that_the_connector_has_begun_to_capture_are_applied(shop):
-    shop.pipeline.connector = connector(shop, table_include_list=ORDERS)
+    shop.pipeline.sources = reconnected(
+        shop.pipeline.sources, **vars(connector(shop, table_include_list=ORDERS))
+    )
     shop.put("c", 10, 1, v="a")
     shop.run()
     shop.put("c", 20, 1, v="first", table=ITEMS)
@@ -42,7 +45,9 @@ def test_events_of_a_table_that_the_connector_has_begun_to_capture_are_applied(s
 
 
 def test_what_a_connector_has_sent_counts_though_it_captures_the_table_no_more(shop):
-    shop.pipeline.connector = connector(shop, table_exclude_list=ORDERS)
+    shop.pipeline.sources = reconnected(
+        shop.pipeline.sources, **vars(connector(shop, table_exclude_list=ORDERS))
+    )
     shop.put("c", 10, 1, v="a")
     shop.run()
     assert shop.values() == {1: "a"}
@@ -50,7 +55,9 @@ def test_what_a_connector_has_sent_counts_though_it_captures_the_table_no_more(s
 
 def test_our_own_choice_holds_whatever_the_connector_captures(shop):
     shop.config.source.tables.append(ITEMS)
-    shop.pipeline.connector = connector(shop, table_include_list=f"{ORDERS},{ITEMS}")
+    shop.pipeline.sources = reconnected(
+        shop.pipeline.sources, **vars(connector(shop, table_include_list=f"{ORDERS},{ITEMS}"))
+    )
     shop.put("c", 10, 1, v="a")
     shop.put("c", 20, 1, v="b", table=ITEMS)
     shop.run()
@@ -125,10 +132,10 @@ class Kept:
         self.kept, self.columns, self.superseded = decoding, {}, False
         self.state = PipelineState(tables={ORDERS: TableState(), ITEMS: TableState()})
 
-    def decoding(self):
+    def decoding(self, connector=""):
         return self.kept
 
-    def note_decoding(self, settings):
+    def note_decoding(self, settings, connector=""):
         self.kept = dict(settings)
 
     def written(self):
@@ -143,6 +150,12 @@ class Kept:
     def check_owner(self):
         if self.superseded:
             raise DependencyError("another process runs it", code="superseded")
+
+
+def agreed(config, kept, connector, schemas):
+    """The forms of columns, once a start has made what is kept agree with a connector."""
+    agree(config, kept, connector)
+    return agree_on_columns(config, kept, schemas)
 
 
 @pytest.fixture
@@ -191,18 +204,18 @@ def test_tables_whose_values_may_have_been_read_the_wrong_way_are_read_again(
     shop, said, catalog, change, tables
 ):
     kept = Kept()
-    agree(shop.config, kept, connector(shop), {})
+    agreed(shop.config, kept, connector(shop), {})
     assert said == []
     for _ in range(2):  # said once
-        agree(shop.config, kept, connector(shop, **change), {})
+        agreed(shop.config, kept, connector(shop, **change), {})
         assert said == tables
     assert kept.kept == encoding.of(connector(shop, **change).settings)
 
 
 def test_where_no_catalog_tells_any_table_may_be_concerned(shop, said):
     kept = Kept()
-    agree(shop.config, kept, connector(shop), {})
-    agree(shop.config, kept, connector(shop, interval_handling_mode="string"), {})
+    agreed(shop.config, kept, connector(shop), {})
+    agreed(shop.config, kept, connector(shop, interval_handling_mode="string"), {})
     assert said == [ITEMS, ORDERS]
 
 
@@ -215,7 +228,7 @@ def test_a_table_whose_former_types_nobody_knows_is_read_again(shop, said, catal
 
 def test_what_could_not_be_marked_is_marked_at_the_next_start(shop, said, catalog, monkeypatch):
     kept, change = Kept(), {"binary_handling_mode": "hex"}
-    agree(shop.config, kept, connector(shop), {})
+    agreed(shop.config, kept, connector(shop), {})
 
     def away(*_):
         raise DependencyError("the brokers are away", code="kafka-unavailable")
@@ -223,18 +236,18 @@ def test_what_could_not_be_marked_is_marked_at_the_next_start(shop, said, catalo
     with monkeypatch.context() as patch:
         patch.setattr(control, "resnapshot", away)
         with pytest.raises(DependencyError):
-            agree(shop.config, kept, connector(shop, **change), {})
-    agree(shop.config, kept, connector(shop, **change), {})
+            agreed(shop.config, kept, connector(shop, **change), {})
+    agreed(shop.config, kept, connector(shop, **change), {})
     assert said == [ITEMS, ORDERS]
 
 
 @pytest.mark.parametrize("change", [{"topic_prefix": "other"}, {"connector_class": "X"}])
 def test_another_source_takes_another_checkpoint(shop, said, change):
     kept = Kept()
-    agree(shop.config, kept, connector(shop), {})
+    agreed(shop.config, kept, connector(shop), {})
     before = dict(kept.kept)
     with pytest.raises(PipelineError, match="another connector") as caught:
-        agree(shop.config, kept, connector(shop, **change), {})
+        agreed(shop.config, kept, connector(shop, **change), {})
     assert caught.value.code == "connector-changed"
     assert (kept.kept, said) == (before, [])
 
@@ -293,13 +306,13 @@ def test_columns_that_come_and_go_change_nothing_of_others():
 def test_tables_whose_columns_are_written_otherwise_are_read_again(shop, said):
     kept, ours = Kept(), connector(shop)
     both = items("numeric", "(10,2)") | items("numeric", "(10,2)", table=ORDERS)
-    agree(shop.config, kept, ours, both)
+    agreed(shop.config, kept, ours, both)
     assert said == []
     second = items("numeric", "(12,4)") | items("numeric", "(12,4)", table="public.new")
     for _ in range(2):  # said once
-        agree(shop.config, kept, ours, second)
+        agreed(shop.config, kept, ours, second)
         assert said == [ITEMS]
-    agree(shop.config, kept, ours, items("text", table=ORDERS))
+    agreed(shop.config, kept, ours, items("text", table=ORDERS))
     assert said == [ITEMS, ORDERS]  # it was away meanwhile
 
 
@@ -314,7 +327,7 @@ def test_a_type_that_is_changed_while_lakemark_runs_starts_the_query_again(shop,
     monkeypatch.setattr(connector_drift, "catalog_of", lambda *_: catalog)
     database = DatabaseConfig(url="postgresql://u@h/d")
     config = shop.config.model_copy(update={"database": database})
-    forms = agree(config, Kept(), read(config), catalog.read([ORDERS, ITEMS]))
+    forms = agreed(config, Kept(), read(config), catalog.read([ORDERS, ITEMS]))
     watch = Watch(config, read(config), forms)
     watch.look()
     watch.require_same()
@@ -330,12 +343,12 @@ def test_a_column_of_another_form_is_noticed_where_the_catalog_was_asked_for_ano
 ):
     """Whoever asks it first decodes by its answer: nothing differs from that any more."""
     kept, ours = Kept(), connector(shop)
-    forms = agree(shop.config, kept, ours, {ITEMS: schema_of(ITEMS, id="int8")})
+    forms = agreed(shop.config, kept, ours, {ITEMS: schema_of(ITEMS, id="int8")})
     forms.seen({ITEMS: schema_of(ITEMS, id="int8", v="date")})
     assert (forms.differ, forms.tables) == ((), [ITEMS])
     forms.seen({ITEMS: schema_of(ITEMS, id="int8", v="text", w="int8")})
     assert (forms.differ, said) == ((ITEMS,), [])
-    agree(shop.config, kept, ours, {ITEMS: schema_of(ITEMS, id="int8", v="text", w="int8")})
+    agreed(shop.config, kept, ours, {ITEMS: schema_of(ITEMS, id="int8", v="text", w="int8")})
     assert said == [ITEMS], "and between the runs"
 
 
@@ -344,15 +357,15 @@ def test_a_column_that_was_gone_and_is_there_again_is_read_again(shop, said, sta
     kept, ours = Kept(), connector(shop)
     with_it = {ITEMS: schema_of(ITEMS, id="int8", v="text")}
     without = {ITEMS: schema_of(ITEMS, id="int8")}
-    forms = agree(shop.config, kept, ours, with_it)
+    forms = agreed(shop.config, kept, ours, with_it)
     forms.seen(without, {ITEMS: {"v"}})
     if state_kept:  # by a version that told nobody else
         kept.state.ignorable[ITEMS], kept.columns = ["v"], {}
-    forms = agree(shop.config, kept, ours, without)
+    forms = agreed(shop.config, kept, ours, without)
     assert (forms.differ, said) == ((), [])
     forms.seen(with_it)
     assert forms.differ == (ITEMS,)
-    agree(shop.config, kept, ours, with_it)
+    agreed(shop.config, kept, ours, with_it)
     assert said == [ITEMS]
 
 

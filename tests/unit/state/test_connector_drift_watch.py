@@ -8,11 +8,11 @@ from lakemark.connectors.connector import read
 from lakemark.errors import DependencyError
 from lakemark.settings.config import DatabaseConfig
 from lakemark.state import connector_drift, control, encoding
-from lakemark.state.connector_drift import Watch, agree
+from lakemark.state.connector_drift import Watch
 from lakemark.state.encoding import Forms
 from tests.kit.connector_settings import POSTGRES
 from tests.kit.shop import ITEMS, ORDERS, schema_of
-from tests.unit.state.test_connector_drift import Kept, connector
+from tests.unit.state.test_connector_drift import Kept, agreed, connector
 
 TYPES = {"v": "text"}
 
@@ -57,7 +57,7 @@ def test_a_table_that_is_not_captured_any_more_may_be_altered(config, monkeypatc
         """As the pipeline starts it: with the tables that are captured."""
         ours = read(config)
         found = connector_drift.catalog_of().read(t for t in (ORDERS, ITEMS) if t in ours.tables)
-        watch = Watch(config, ours, agree(config, kept, ours, found))
+        watch = Watch(config, ours, agreed(config, kept, ours, found))
         watch.look()
         return watch
 
@@ -73,7 +73,7 @@ def test_a_table_that_is_not_captured_any_more_may_be_altered(config, monkeypatc
 
 def test_a_process_that_was_superseded_notes_nothing(shop):
     kept, ours = Kept(), connector(shop)
-    slept = agree(shop.config, kept, ours, {ITEMS: schema_of(ITEMS, id="int8")})
+    slept = agreed(shop.config, kept, ours, {ITEMS: schema_of(ITEMS, id="int8")})
     noted = dict(kept.columns)
     kept.superseded = True
     with pytest.raises(DependencyError):

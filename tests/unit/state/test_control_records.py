@@ -18,7 +18,7 @@ START = {TOPIC: {0: 10}}
 
 def told(state: PipelineState, *records: dict[str, Any]) -> PipelineState:
     """The state after the records; it begins at offset 10."""
-    refresh = Refresh(MemoryCatalog({}), {})
+    refresh = Refresh({"": MemoryCatalog({})}, {})
     carry_out(records, state, before=streaming(p0=10), start=START, refresh=refresh)
     return state
 
@@ -212,7 +212,7 @@ def test_a_policy_s_rebuild_leaves_a_table_alone_that_a_person_or_another_error_
         "code": code, "automatic": True,
     }  # fmt: skip
     was = entry.state, entry.code
-    refresh = Refresh(MemoryCatalog({}), {})
+    refresh = Refresh({"": MemoryCatalog({})}, {})
     carry_out([record], state, before=PipelineState(), start={}, refresh=refresh)
     assert bool(entry.files.rebuild) == rebuilt
     if not rebuilt:

@@ -220,7 +220,7 @@ class Commands:
         for record in some:
             if record is self.bad:
                 raise CrashError
-        refresh = Refresh(MemoryCatalog({}), {})
+        refresh = Refresh({"": MemoryCatalog({})}, {})
         carry_out(some, state, before=streaming(p0=10), start=START, refresh=refresh)
 
     def through(self):

@@ -1,0 +1,86 @@
+"""The part of a signal that is one connector's, where a pipeline has several; pure.
+
+Each of them reads all signals, and answers for itself, under the signal's id with its topic prefix
+behind it: ``nightly@shop``. So is a run called.
+
+signal                                   is for
+---------------------------------------  -----------------------------------------------------------
+a pattern of tables that begins with a   that connector
+connector's topic prefix
+any other pattern, or none at all        all of them: it may match tables of each
+the id of a run                          the connector that the id ends with; all, if with none
+what cannot be read                      nobody: one of them says so, under the signal's own id
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from lakemark.settings.table_id import qualified
+from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, SetSnapshot, Signal, StopSnapshot
+
+AT: Final = "@"
+"""Between the id of a signal and the connector: no topic prefix has it."""
+
+
+def own_id(name: str, connector: str) -> str:
+    """Return the id of a signal's part, or of a run; the signal's own where there is one connector.
+
+    Args:
+        name: the signal's id.
+        connector: its qualifier; empty for the only one.
+    """
+    return f"{name}{AT}{connector}" if connector else name
+
+
+def part_of(
+    signal: Signal | Rejection, connector: str, every: Sequence[str]
+) -> Signal | Rejection | None:
+    """Return the part of a signal that one connector carries out; None if it has none.
+
+    Args:
+        signal: as it was read.
+        connector: the one's qualifier; empty for the only one, which carries out all.
+        every: the qualifiers of all that are there, this one among them.
+    """
+    if not connector:
+        return signal
+    if isinstance(signal, Rejection):
+        return signal if connector == min(every) else None
+    name = own_id(signal.id, connector)
+    if isinstance(signal, SetSnapshot):
+        run = _run_of(signal.run, connector, every)
+        return None if run is None else replace(signal, id=name, run=run)
+    if isinstance(signal, ExecuteSnapshot | StopSnapshot):
+        own = tuple(p for p in signal.data_collections if _owner(p, every) in {"", connector})
+        if signal.data_collections and not own:
+            return None
+        return replace(signal, id=name, data_collections=own)
+    return replace(signal, id=name)
+
+
+def parts_of(signal: Signal | Rejection, every: Iterable[str]) -> list[str]:
+    """Return the ids under which the connectors answer a signal.
+
+    Args:
+        signal: as it was read.
+        every: the qualifiers of all connectors; only an empty one for a pipeline of one.
+    """
+    known = sorted(every)
+    found = (part_of(signal, connector, known) for connector in known)
+    return [part.id for part in found if part is not None]
+
+
+def _run_of(run: str, connector: str, every: Sequence[str]) -> str | None:
+    _, at, named = run.rpartition(AT)
+    if at and named in every:
+        return run if named == connector else None
+    return own_id(run, connector)
+
+
+def _owner(pattern: str, every: Sequence[str]) -> str:
+    """Return the connector whose topic prefix a pattern begins with; empty if it is any's."""
+    plain = pattern.replace("\\.", ".")
+    starts = ((one, start) for one in every for start in (f"{one}.", qualified(one, "")))
+    found = [one for one, start in starts if plain.startswith(start)]
+    return max(found, key=len, default="")

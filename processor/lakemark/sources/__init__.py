@@ -1,0 +1,1 @@
+"""The connectors of a pipeline: one, or several side by side."""

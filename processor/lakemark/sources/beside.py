@@ -1,0 +1,205 @@
+"""All that goes on beside a pipeline's query, for each of its connectors.
+
+| what | does |
+|---|---|
+| connector watch | has the query started again when a connector is not as it was |
+| catalog watch | finds and follows what no event tells |
+| source watch | shows whether changes come to Kafka (`ops.feeds`) |
+| coordinator | takes snapshots on signals |
+
+Each connector has its own of each: who is away is waited for by nobody else.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from lakemark.connectors.catalog_changes import Cascades
+from lakemark.model.schema import TableSchema
+from lakemark.ops import feeds
+from lakemark.ops.board import Board
+from lakemark.ops.catalog_watch import CatalogWatch
+from lakemark.settings.config import Config
+from lakemark.sink import formats
+from lakemark.sink.names import folder_of
+from lakemark.snapshot import snapshots
+from lakemark.snapshot.adapters import Adapters, ChunkRunner
+from lakemark.snapshot.chunk_task import ReadSettings
+from lakemark.snapshot.snapshot_state import Settings
+from lakemark.snapshot.snapshots import Snapshots
+from lakemark.sources.source_set import PipelineSource, Sources
+from lakemark.state.advance import News
+from lakemark.state.checkpoint import Checkpoint
+from lakemark.state.connector_drift import Watch
+from lakemark.state.encoding import Forms
+from lakemark.state.tables import PipelineState
+
+_Found = TypeVar("_Found")
+
+
+@dataclass
+class Beside:
+    """Watches and coordinators beside one query; what the query asks for is joined here.
+
+    Attributes:
+        config: the settings.
+        sources: the connectors.
+        runner: of the query; it reads chunks.
+        checkpoint: the pipeline's.
+        forms: how columns are written.
+        board: is told what is seen.
+        state: the tables as the newest batch left them.
+    """
+
+    config: Config
+    sources: Sources
+    runner: ChunkRunner
+    checkpoint: Checkpoint
+    forms: Forms
+    board: Board
+    state: Callable[[], PipelineState]
+    _catalogs: list[CatalogWatch] = field(default_factory=list)
+    _worlds: list[Adapters] = field(default_factory=list)
+    _snapshots: list[Snapshots] = field(default_factory=list)
+    _watches: list[Watch] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for source in self.sources.of:
+            tell = partial(self.board.catalog, connector=source.qualifier)
+            self._catalogs.append(
+                CatalogWatch(source.config, source.connector, self.checkpoint, self.state, tell)
+            )
+
+    def look_once(self) -> None:
+        """Look at every catalog."""
+        for catalog in self._catalogs:
+            catalog.try_to_look()
+
+    @contextmanager
+    def running(self, stopping: threading.Event) -> Iterator["Beside"]:
+        """Let everything go on while the block runs.
+
+        Args:
+            stopping: set when the process is about to end as it was told to.
+        """
+        watched = [(source.config, source.connector) for source in self.sources.of]
+        pattern = self.sources.topic_pattern
+        beside = [*zip(self.sources.of, self._catalogs, strict=True)]
+        with ExitStack() as stack:
+            stack.enter_context(feeds.running(self.config, self.board, watched, pattern, stopping))
+            for source, catalog in beside:
+                watch = Watch(source.config, source.connector, self.forms)
+                self._watches.append(stack.enter_context(watch.running()))
+                stack.enter_context(catalog.running())
+            for source, catalog in beside:
+                self._snapshots.append(stack.enter_context(self._coordinator(source, catalog)))
+            yield self
+
+    def _coordinator(
+        self, source: PipelineSource, catalog: CatalogWatch
+    ) -> AbstractContextManager[Snapshots]:
+        world, settings = self._world(source, catalog), self._settings(source)
+        self._worlds.append(world)
+        tell = partial(self.board.flight, connector=source.qualifier)
+        return snapshots.running(world, settings, self.state(), self.checkpoint.query_id, tell)
+
+    def require_same(self) -> None:
+        """Raise `ChangedError` once a connector was seen to differ."""
+        for watch in self._watches:
+            watch.require_same()
+
+    def planned(self, armed: frozenset[str]) -> None:
+        """See `Snapshots.planned`."""
+        for one in self._snapshots:
+            one.planned(armed)
+
+    def committed(self, state: PipelineState, news: News) -> None:
+        """See `Snapshots.committed`."""
+        for one in self._snapshots:
+            one.committed(state, news)
+
+    @property
+    def hasty(self) -> bool:
+        """Say whether any run makes progress, see `Snapshots.hasty`."""
+        return any(one.hasty for one in self._snapshots)
+
+    # -- what the batches ask for -----------------------------------------------------------------
+
+    def look_soon(self) -> None:
+        """Have every catalog looked at soon, see `CatalogWatch.look_soon`."""
+        for catalog in self._catalogs:
+            catalog.look_soon()
+
+    def columns(self) -> Mapping[str, frozenset[str]]:
+        """Return what `CatalogWatch.columns` says of all tables."""
+        return _joined(catalog.columns() for catalog in self._catalogs)
+
+    def numerics(self) -> Mapping[str, frozenset[str]]:
+        """Return what `CatalogWatch.numerics` says of all tables."""
+        return _joined(catalog.numerics() for catalog in self._catalogs)
+
+    def children(self) -> Mapping[str, Cascades]:
+        """Return what `CatalogWatch.children` says of all tables."""
+        return _joined(catalog.children() for catalog in self._catalogs)
+
+    def schemas(self) -> Mapping[str, TableSchema]:
+        """Return the schemas that coordinators have read tables with last."""
+        return _joined(world.schemas for world in self._worlds)
+
+    # -- snapshots --------------------------------------------------------------------------------
+
+    def _settings(self, source: PipelineSource) -> Settings:
+        config, connector = source.config, source.connector
+        return Settings(
+            pipeline=config.name,
+            connector=connector.kind,
+            shards=config.stream.shards,
+            chunk_rows=config.snapshot.chunk_rows,
+            parallelism=config.snapshot.parallelism,
+            delay=config.snapshot.chunk_delay.total_seconds(),
+            interval=config.snapshot.window_interval.total_seconds(),
+            rest=config.snapshot.repair_interval.total_seconds(),
+            ordered=config.output is not None,
+            completes=config.snapshot.incomplete == "auto" and config.database is not None,
+            own_rows=connector.reads_rows,
+            own_whole=connector.reads_all_rows,
+            watch=config.source.watch_interval.total_seconds(),
+            qualifier=source.qualifier,
+            every=tuple(one.qualifier for one in self.sources.of),
+        )
+
+    def _world(self, source: PipelineSource, catalog: CatalogWatch) -> Adapters:
+        config, connector = source.config, source.connector
+        lake = formats.format_of(config.lake)
+        settings = ReadSettings(
+            config,
+            source.modes,
+            connector.settings,
+            lake.chunk_files(config),
+            qualifier=source.qualifier,
+        )
+        return Adapters(
+            self.runner,
+            config,
+            connector,
+            settings,
+            lambda table, key: lake.reader_of(
+                folder_of(config.lake, table, self._rebuild_of(table)), config.lake.options()
+            ).incomplete_keys(key),
+            self.checkpoint.check_owner,
+            lambda table: table in self.state().learnt_tables,
+            catalog.has_seen,
+        )
+
+    def _rebuild_of(self, table: str) -> str:
+        entry = self.state().tables.get(table)
+        return "" if entry is None else entry.files.rebuild
+
+
+def _joined(found: "Iterator[Mapping[str, _Found]]") -> Mapping[str, _Found]:
+    """Return what is found of the tables of all connectors."""
+    every = [*found]
+    return every[0] if len(every) == 1 else {k: v for one in every for k, v in one.items()}

@@ -1,0 +1,224 @@
+"""The connectors of a pipeline, asked for when its query starts.
+
+A pipeline with one connector waits until it can be used. Of several each is for itself: one that
+cannot be used leaves its topics and tables out, as if the configuration did not name them
+(`state.selection`), and is asked for again; the others do not wait for it. When it is there, the
+query is started again with it, and its tables go on from where they stopped. A connector that this
+process has used goes on as it was known last.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from lakemark.connectors import connector as connectors
+from lakemark.connectors.catalogs import catalog_of
+from lakemark.connectors.connect_rest import ATTEMPTS
+from lakemark.connectors.connector import Connector
+from lakemark.errors import DependencyError, LakemarkError
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.schema import TableSchema
+from lakemark.settings.config import Config
+from lakemark.settings.layers import InvalidConfig, Mistake
+from lakemark.sources.source_set import PipelineSource
+from lakemark.state.checkpoint import Checkpoint
+from lakemark.state.connector_drift import ChangedError, agree, require_source
+
+log = structlog.get_logger(__name__)
+
+EVERY_S: Final = 15.0
+
+
+@dataclass(frozen=True)
+class Connected:
+    """A connector that can be used.
+
+    Attributes:
+        source: it, as the batches need it.
+        captured: the tables that it captures, by the catalog.
+    """
+
+    source: PipelineSource
+    captured: dict[str, TableSchema]
+
+
+@dataclass
+class Connecting:
+    """The connectors of one configuration; for the supervisor's thread.
+
+    Attributes:
+        config: names them.
+        away: why some of several cannot be used, by their part of the configuration's number.
+    """
+
+    config: Config
+    away: dict[int, LakemarkError] = field(default_factory=dict)
+    _known: dict[int, Connected] = field(default_factory=dict)
+
+    def connect(self, checkpoint: Checkpoint, written: Sequence[str]) -> list[Connected]:
+        """Return the connectors that can be used, and make the checkpoint agree with them.
+
+        Args:
+            checkpoint: of the pipeline.
+            written: prefixes of output topics, see `Connector.having_written`.
+
+        Raises:
+            LakemarkError: none of them can; as the first one says it.
+        """
+        self.away, found = {}, dict[int, Connected]()
+        for number, part in enumerate(self.config.parts):
+            try:
+                found[number] = self._connected(number, part, checkpoint, written, found.values())
+            except LakemarkError as error:
+                if not self.config.several:
+                    raise
+                self.away[number] = error
+                log.warning(
+                    "connector.away", connector=name_of(part), code=error.code,
+                    reason=error.message, hint=error.hint,
+                )  # fmt: skip
+        if not found:
+            raise self.away[min(self.away)]
+        self._known |= found
+        return [*found.values()]
+
+    def _connected(
+        self,
+        number: int,
+        part: Config,
+        checkpoint: Checkpoint,
+        written: Sequence[str],
+        others: Iterable[Connected],
+    ) -> Connected:
+        try:
+            found = _usable(part, checkpoint, written, others)
+            agree(part, checkpoint, found.source.connector)
+        except DependencyError:
+            known = self._known.get(number)
+            if known is None or not self.config.several:
+                raise
+            return known
+        return found
+
+    def missing(self) -> list[tuple[str, LakemarkError]]:
+        """Return the names of those that are away, and why."""
+        return [(name_of(self.config.parts[number]), why) for number, why in self.away.items()]
+
+    def absent(
+        self, checkpoint: Checkpoint, written: Sequence[str], here: Sequence[Connected]
+    ) -> "Absent":
+        """Return what asks for those that are away.
+
+        Args:
+            checkpoint: as for `connect`.
+            written: likewise.
+            here: the others.
+        """
+        return Absent(
+            {name_of(self.config.parts[number]): self.config.parts[number] for number in self.away},
+            lambda part: _usable(part, checkpoint, written, here, attempts=1),
+        )
+
+
+class Absent:
+    """Asks for connectors that could not be used, in a thread of its own: answers take long.
+
+    Attributes:
+        back: the name of one that can be used now; empty as long as there is none.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Config],
+        require: Callable[[Config], object],
+        *,
+        every_s: float = EVERY_S,
+    ) -> None:
+        """Note who is away.
+
+        Args:
+            parts: of the configuration, by the connector's name.
+            require: raises `LakemarkError` if a connector still cannot be used.
+            every_s: seconds between two questions.
+        """
+        self._parts, self._require, self._every_s = parts, require, every_s
+        self._over = threading.Event()
+        self.back = ""
+
+    def require_absent(self) -> None:
+        """Raise `ChangedError` once one of them can be used."""
+        if self.back:
+            log.info("connector.back", connector=self.back)
+            raise ChangedError
+
+    @contextmanager
+    def running(self) -> Iterator["Absent"]:
+        """Ask every 15 s while the block runs, if there is anybody to ask for."""
+        if self._parts:
+            threading.Thread(target=self._run, name="absent", daemon=True).start()
+        try:
+            yield self
+        finally:
+            self._over.set()
+
+    def _run(self) -> None:
+        while not self.back and not self._over.wait(self._every_s):
+            for name, part in self._parts.items():
+                try:
+                    self._require(part)
+                except LakemarkError as error:
+                    log.debug("connector.still_away", code=error.code, reason=error.message)
+                except Exception:
+                    log.exception("connector.internal_error", retried=True)
+                else:
+                    self.back = name
+
+
+def name_of(part: Config) -> str:
+    """Return the name of a connector that may not be known yet: Connect's, or its file's."""
+    connect, file = part.source.connect, part.source.connector_file
+    return connect.connector if connect is not None else str(file.name if file else "")
+
+
+def _usable(
+    part: Config,
+    checkpoint: Checkpoint,
+    written: Sequence[str],
+    others: Iterable[Connected],
+    *,
+    attempts: int = ATTEMPTS,
+) -> Connected:
+    """Ask Connect for a connector, and the database for its tables.
+
+    Raises:
+        DependencyError: one of them does not answer.
+        InvalidConfig: the connector is not known, or cannot be used.
+        PipelineError: it is that of another source than before.
+    """
+    connector = connectors.read(part, attempts=attempts).having_written(written)
+    connector.require()
+    for problem in connector.problems:
+        log.warning(
+            "connector.problem", where=problem.path, what=problem.message, hint=problem.hint
+        )
+    modes = HandlingModes.from_connector(connector.settings)
+    catalog = catalog_of(part, modes, connector)
+    tables = catalog.read(None)
+    captured = {table: schema for table, schema in tables.items() if table in connector.tables}
+    connector.require_visible([t for t in catalog.tables() if t in connector.chosen])
+    _require_own_prefix(connector, others)
+    require_source(checkpoint, connector)
+    return Connected(PipelineSource(part, connector, catalog, modes), captured)
+
+
+def _require_own_prefix(connector: Connector, others: Iterable[Connected]) -> None:
+    """Raise `InvalidConfig` if another connector has the same topic prefix."""
+    for other in others:
+        if other.source.connector.topic_prefix == connector.topic_prefix:
+            message = f"{connector.topic_prefix} is that of {other.source.connector.name}, too"
+            hint = "give each connector of a pipeline a topic.prefix of its own"
+            raise InvalidConfig([Mistake("connector: topic.prefix", message, hint)])

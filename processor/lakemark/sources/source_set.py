@@ -1,0 +1,146 @@
+"""The connectors of a pipeline, one or several, as its batches need them.
+
+All of them are read by one query. What is different for each is found by a topic (`owners`) or by
+the qualifier in a table's name (`of_table`); everything else of a pipeline knows of tables only.
+"""
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from lakemark.connectors.connector import Connector
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.topic_owners import OwnTopics, TopicOwners
+from lakemark.model.wanted import Wanted
+from lakemark.settings.config import Config
+from lakemark.settings.table_id import unqualified
+from lakemark.state.schema_refresh import Catalog
+from lakemark.state.tables import PipelineState
+from lakemark.tasks import PlanPart
+
+NOTHING: Final = "(?!)"
+"""Java regular expression of no topic at all."""
+
+
+@dataclass(frozen=True)
+class PipelineSource:
+    """One connector.
+
+    Attributes:
+        config: of a pipeline that has this connector alone, see `Config.parts`.
+        connector: as it is configured.
+        catalog: its tables' schemas.
+        modes: its handling modes.
+    """
+
+    config: Config
+    connector: Connector
+    catalog: Catalog
+    modes: HandlingModes
+
+    @property
+    def qualifier(self) -> str:
+        """The qualifier of its tables' names; empty where it is the only connector."""
+        return self.connector.qualifier
+
+    def has(self, table: str) -> bool:
+        """Say whether a table is this connector's, by its name."""
+        return unqualified(self.qualifier, table) is not None
+
+    def part(self, state: PipelineState) -> PlanPart:
+        """Return what is its own of a batch's plan."""
+        own = (table for table in state.learnt_tables if self.has(table))
+        return PlanPart(
+            identity=self.connector.identity,
+            modes=self.modes,
+            converter=self.connector.converter,
+            outputs=self.config.source.topics is not None,
+            epochs=tuple(state.log_of(self.qualifier).epochs),
+            wrapped=self.connector.wraps or any(own),
+            learnt=state.learnt(self.qualifier),
+        )
+
+
+@dataclass(frozen=True)
+class Sources:
+    """All of them that are there.
+
+    Attributes:
+        of: each; exactly one without a qualifier, or any number of others with one each.
+    """
+
+    of: tuple[PipelineSource, ...]
+
+    @property
+    def several(self) -> bool:
+        """Say whether tables' names have qualifiers."""
+        return any(source.qualifier for source in self.of) or not self.of
+
+    def of_table(self, table: str) -> PipelineSource | None:
+        """Return the connector of a table; None if it is none of these."""
+        return next((source for source in self.of if source.has(table)), None)
+
+    @cached_property
+    def owners(self) -> TopicOwners:
+        """The connectors of topics."""
+        if not self.several:
+            return TopicOwners()
+        return TopicOwners.of(
+            OwnTopics(one.qualifier, one.connector.topic_start, one.connector.topic_pattern)
+            for one in self.of
+        )
+
+    @cached_property
+    def topic_pattern(self) -> str:
+        """Java regular expression of the topics that are read, see `Connector.topic_pattern`."""
+        patterns = [source.connector.topic_pattern for source in self.of]
+        if len(patterns) == 1:
+            return patterns[0]
+        return "|".join(f"(?:{pattern})" for pattern in patterns) or NOTHING
+
+    @property
+    def output_prefixes(self) -> list[str]:
+        """The prefixes of output topics, of now and of earlier, see `Connector.output_prefixes`."""
+        return [*dict.fromkeys(p for s in self.of for p in s.connector.output_prefixes)]
+
+    @property
+    def chosen(self) -> Container[str]:
+        """The tables that are chosen of whatever comes, see `Connector.chosen`."""
+        return _AnyOf(tuple(source.connector.chosen for source in self.of))
+
+    @property
+    def wanted(self) -> Wanted:
+        """The topics and tables that a checkpoint may keep, see `Connector.wanted`.
+
+        A table of a connector that is not here counts as captured: nobody says that it is not.
+        """
+        each = [source.connector.wanted for source in self.of]
+
+        def captured(table: str) -> bool:
+            source = self.of_table(table)
+            return source is None or source.connector.wanted.captured(table)
+
+        return Wanted(
+            topic=lambda topic: any(one.topic(topic) for one in each),
+            tables=_AnyOf(tuple(one.tables for one in each)),
+            captured=captured,
+        )
+
+    def catalogs(self) -> Mapping[str, Catalog]:
+        """Return the catalog of each, by its qualifier."""
+        return {source.qualifier: source.catalog for source in self.of}
+
+    def parts(self, state: PipelineState) -> dict[str, PlanPart]:
+        """Return what is each one's own of a batch's plan, by its qualifier."""
+        return {source.qualifier: source.part(state) for source in self.of}
+
+
+@dataclass(frozen=True, slots=True)
+class _AnyOf:
+    """The tables in any of several choices; picklable."""
+
+    choices: tuple[Container[str], ...]
+
+    def __contains__(self, table: object) -> bool:
+        return any(table in choice for choice in self.choices)
