@@ -16,6 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from lakemark.settings.config import Config, load
+from lakemark.settings.table_id import qualified
 from lakemark.sink import names
 from stack.database import Database
 from stack.expected import ExpectedTable, Reading, Row, Source
@@ -103,12 +104,21 @@ class Comparer:
         database: the source; its connector's configuration says how values are sent.
         config: lakemark's configuration, or its file.
         tables: their identifiers, any characters.
+        qualifier: before their names in the lake, where the pipeline has several connectors.
     """
 
-    def __init__(self, database: Database, *, config: Config | Path, tables: Sequence[str]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        config: Config | Path,
+        tables: Sequence[str],
+        qualifier: str = "",
+    ) -> None:
         self._database = database
         self._config = load(config) if isinstance(config, Path) else config
         self._tables = tuple(tables)
+        self._qualifier = qualifier
 
     def compare(self, known: Comparison | None = None) -> Comparison:
         """Compare all tables.
@@ -146,7 +156,8 @@ class Comparer:
         return found
 
     def _open(self, table: str) -> DeltaTable | None:
-        path, options = names.folder_of(self._config.lake, table), self._config.lake.options()
+        named = qualified(self._qualifier, table)
+        path, options = names.folder_of(self._config.lake, named), self._config.lake.options()
         if not DeltaTable.is_deltatable(path, options):
             return None
         return DeltaTable(path, storage_options=options)

@@ -248,7 +248,7 @@ class Pipeline:
         def carry(some: Sequence[dict[str, Any]]) -> None:
             control_records.carry_out(
                 some, state, before=before, start=start, refresh=self.refresh, can_fill=can_fill,
-                owner=self.sources.owners,
+                owners=self.sources.owners,
             )  # fmt: skip
             self._fill(state, budget)
 

@@ -375,7 +375,7 @@ def _require_rebuildable(table: str, config: Config) -> None:
             code="lake-refused",
             hint=f"give it a new folder (lake.tables.{table}.path) and snapshot it",
         )
-    if config.database is None:
+    if all(part.database is None for part in config.parts):
         raise PipelineError(
             f"{table} cannot be rebuilt: there is no database to read it from",
             code="no-database",
@@ -425,6 +425,12 @@ def recover(
     skip_signal: Annotated[
         str | None, typer.Option("--skip-signal", metavar="ID", help="Leave a signal or a run out.")
     ] = None,
+    connector: Annotated[
+        str | None,
+        typer.Option(
+            "--connector", metavar="PREFIX", help="Of several, by its topic prefix: --new-epoch."
+        ),
+    ] = None,
     config: ConfigOption = None,
 ) -> int:
     """Go on after events or commands were lost, or after the source went back in time.
@@ -449,13 +455,32 @@ def recover(
         return OK
     if commands:
         return _commands_lost(loaded)
-    _control(loaded, "new-epoch", "")
+    if loaded.several != bool(connector):
+        what = "--connector PREFIX names the one of several whose source went back in time"
+        typer.echo(what if loaded.several else f"{what}: there is only one here", err=True)
+        return USAGE
+    if connector:
+        _require_connector(connector, loaded)
+    _control(loaded, "new-epoch", "", {"connector": connector} if connector else None)
     say(
         "The next batch begins a new epoch; tables that stopped with position-regressed catch up.",
         "Every table may hold rows that the restored source lacks:",
         "`lakemark status` shows them as to be snapshotted again.",
     )
     return OK
+
+
+def _require_connector(prefix: str, config: Config) -> None:
+    """Raise `InvalidConfig` unless the pipeline has run with a connector of this topic prefix."""
+    from lakemark.kafka.records import read_compacted  # noqa: PLC0415
+    from lakemark.state import control  # noqa: PLC0415
+    from lakemark.state.progress import connectors_in  # noqa: PLC0415
+
+    control.require(config, config.topics.progress)
+    known = connectors_in(read_compacted(config, config.topics.progress))
+    if prefix not in known:
+        problem = f"the pipeline has run with no connector of the topic prefix {prefix}"
+        raise InvalidConfig([Mistake("--connector", problem, f"it knows {', '.join(known)}")])
 
 
 def _commands_lost(config: Config) -> int:
@@ -499,13 +524,18 @@ def _skip_signal(name: str, config: Config) -> None:
     from lakemark.kafka import records  # noqa: PLC0415
     from lakemark.snapshot import signal_skip  # noqa: PLC0415
     from lakemark.state import control  # noqa: PLC0415
+    from lakemark.state.progress import connectors_in, key_of, of_connector  # noqa: PLC0415
 
     progress, topic = config.topics.progress, config.topics.signals
     control.require(config, progress, topic)
     kept = records.read_compacted(config, progress)
     came = [(one.partition, one.offset, one.value) for one in records.read_all(config, topic)]
-    found = signal_skip.what(name, signal_skip.unread(came, kept, topic=topic), kept)
-    records.publish(config, progress, [(signal_skip.key_of(name), b"{}")])
+    parts = {one: of_connector(kept, one) for one in connectors_in(kept)}
+    waiting = [i for own in parts.values() for i in signal_skip.unread(came, own, topic=topic)]
+    every = {key: value for own in parts.values() for key, value in own.items()}
+    found = signal_skip.what(name, waiting, every)
+    key = signal_skip.key_of(name)
+    records.publish(config, progress, [(key_of(one, key), b"{}") for one in parts])
     say(
         f"To be left out: {found}. The next start of `lakemark run` does so, and answers it on",
         f"{config.topics.notifications}; where the pipeline runs, start it again.",
@@ -554,12 +584,15 @@ def _seen(config: Config) -> set[str]:
 
 def _known_form(table: str, config: Config) -> None:
     from lakemark.connectors.table_choice import TableChoice  # noqa: PLC0415
-    from lakemark.settings.table_id import is_table  # noqa: PLC0415
+    from lakemark.settings.table_id import TableId, is_table, text_of  # noqa: PLC0415
 
-    problem = ""
+    problem, own = "", table
     if not is_table(table):
         problem = f"{table!r} is not a table: expected schema.table, such as public.orders"
-    elif table not in TableChoice({}, config.source.tables):
-        problem = f"{table} is not among source.tables: {', '.join(config.source.tables)}"
+    elif config.several and not is_table(own := text_of(*TableId.parse(table).parts[1:])):
+        problem = f"{table!r} is not a table: expected one such as shop.public.orders"
+    elif all(own not in TableChoice({}, part.source.tables) for part in config.parts):
+        named = [one for part in config.parts for one in part.source.tables]
+        problem = f"{table} is not among source.tables: {', '.join(named)}"
     if problem:
         raise InvalidConfig([Mistake("TABLE", problem, "lakemark status shows the tables")])

@@ -143,10 +143,11 @@ def _carry_out(config: Config, plan: "Replay", *, within: float, wait: bool, as_
     runs: list[tuple[str, FollowedRun]] = []
     for one in plan.rereadings:
         for data in one.signals():
-            run = exchange(config, Request("execute-snapshot", data), within=within, wait=wait)
-            runs.append((one.table, run))
-            if not as_json:
-                dlq_view.show_run(Console(), one.table, len(data["keys"]), run)
+            asked = Request("execute-snapshot", data)
+            for run in exchange(config, asked, within=within, wait=wait):
+                runs.append((one.table, run))
+                if not as_json:
+                    dlq_view.show_run(Console(), one.table, len(data["keys"]), run)
     if as_json:
         dlq_view.show_replay(plan, runs)
     good = all(run.is_good or not run.has_ended for _, run in runs)
@@ -191,7 +192,7 @@ def _planned(config: Config, letters: list[Letter]) -> "Replay":
 
     if not letters:
         return replays.Replay([], [])
-    if config.database is None:
+    if all(part.database is None for part in config.parts):
         tables = sorted({letter.table for letter in letters if letter.table})
         raise PipelineError(
             "no database is configured: the rows of dead letters cannot be read again",
@@ -201,20 +202,28 @@ def _planned(config: Config, letters: list[Letter]) -> "Replay":
         )
     from lakemark.connectors import connector as connectors  # noqa: PLC0415
     from lakemark.connectors.catalogs import catalog_of  # noqa: PLC0415
+    from lakemark.connectors.connector import topic_owners  # noqa: PLC0415
     from lakemark.connectors.registry import database_kind  # noqa: PLC0415
     from lakemark.model.handling_modes import HandlingModes  # noqa: PLC0415
 
-    connector = connectors.read(config)
-    modes = HandlingModes.from_connector(connector.settings)
-    known: dict[str, Any] = catalog_of(config, modes, connector).read(None)
-    schemas = {name: schema for name, schema in known.items() if name in connector.tables}
-    return replays.planned(
-        letters,
-        schemas,
-        prefix=connector.topic_prefix,
-        converter=converter_of(connector.converter),
-        key_texts=database_kind(connector.settings).key_texts,
-    )
+    every = [(part, connectors.read(part)) for part in config.parts]
+    owners = topic_owners(connector for _, connector in every)
+    whole = replays.Replay([], [])
+    for part, connector in every:
+        modes = HandlingModes.from_connector(connector.settings)
+        known: dict[str, Any] = catalog_of(part, modes, connector).read(None)
+        schemas = {name: schema for name, schema in known.items() if name in connector.tables}
+        found = replays.planned(
+            [letter for letter in letters if owners(letter.topic) == connector.qualifier],
+            schemas,
+            prefix=connector.topic_prefix,
+            converter=converter_of(connector.converter),
+            key_texts=database_kind(connector.settings).key_texts,
+            qualifier=connector.qualifier,
+        )
+        whole.rereadings.extend(found.rereadings)
+        whole.refused.extend(found.refused)
+    return whole
 
 
 def _begin(since: str | None) -> datetime | None:

@@ -6,16 +6,18 @@ refused here, in the same words.
 
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from lakemark.cli import snapshot_view
 from lakemark.cli.presentation import error_console
-from lakemark.errors import PipelineError, RefusedError, cut
+from lakemark.errors import LakemarkError, PipelineError, RefusedError, cut
 from lakemark.settings.config import Config
 from lakemark.snapshot import notifications, signals
 from lakemark.snapshot.run_tracker import FollowedRun, then
+from lakemark.snapshot.signal_parts import parts_of
 
 _MOST_BYTES: Final = 1_000_000  # brokers take 1 MiB of a record unless they are told otherwise
 _POLL_S: Final = 0.5  # Ctrl-C is noticed after this
@@ -54,13 +56,18 @@ class Request:
         if isinstance(read, signals.Rejection):
             raise RefusedError(read.message, code=read.code, hint=read.hint)
 
-    def is_answered_by(self, notification: notifications.Notification) -> bool:
-        """Under its own id, or by what it does to the runs."""
-        return notification.id == self.id or notification.type == self._ANSWERS.get(self.kind)
+    def does(self, notification: notifications.Notification) -> bool:
+        """Say whether a notification is of what the signal does to runs, under their ids."""
+        return notification.type == self._ANSWERS.get(self.kind)
+
+    def answers(self, pipeline: str, connectors: Sequence[str]) -> list[str]:
+        """Return the ids under which it is answered, see `signal_parts`."""
+        read = signals.read(pipeline.encode(), self.value, pipeline=pipeline, unnamed=self.id)
+        return parts_of(read, connectors)
 
 
-def exchange(config: Config, signal: Request, *, within: float, wait: bool) -> FollowedRun:
-    """Sends a signal and returns what has come of it.
+def exchange(config: Config, signal: Request, *, within: float, wait: bool) -> list[FollowedRun]:
+    """Sends a signal and returns what has come of it: of several connectors, of each one's part.
 
     1. It is checked.  2. The end of the notifications is noted.  3. It is written.
     4. Its answer is awaited.  5. The run is followed, if that was asked for.
@@ -78,21 +85,43 @@ def exchange(config: Config, signal: Request, *, within: float, wait: bool) -> F
         KeyboardInterrupt: in steps 4 and 5; the user was told that the signal stays.
     """
     signal.check(config.name)
+    ids = signal.answers(config.name, _connectors(config))
     _check_started(config)
     from lakemark.kafka.records import Tail, publish  # noqa: PLC0415
 
     with Tail(config, config.topics.notifications) as tail:
         publish(config, config.topics.signals, [(config.name.encode(), signal.value)])
         try:
-            run = _answered(signal, tail, within)
-            if wait and not run.has_ended:
-                run = _followed(run, tail)
+            found = _answered(signal, ids, tail, within)
+            if wait and not all(run.has_ended for run in found):
+                found = _followed(found, tail)
         except KeyboardInterrupt:
             snapshot_view.say_left(error_console(), signal.id, is_run=signal.is_run)
             raise
-    if run.last is None:
+    if not found:
         raise _no_answer(config, signal)
-    return run
+    return found
+
+
+def _connectors(config: Config) -> list[str]:
+    """Return the qualifiers of the connectors that can be asked for; an empty one for a single one.
+
+    Raises:
+        DependencyError, InvalidConfig: none of several can.
+    """
+    if not config.several:
+        return [""]
+    from lakemark.connectors import connector  # noqa: PLC0415
+
+    found, why = list[str](), list[LakemarkError]()
+    for part in config.parts:
+        try:
+            found.append(connector.read(part, attempts=1).qualifier)
+        except LakemarkError as error:  # it answers when it is back
+            why.append(error)
+    if not found:
+        raise why[0]
+    return found
 
 
 def _check_started(config: Config) -> None:
@@ -110,29 +139,34 @@ def _check_started(config: Config) -> None:
         )
 
 
-def _answered(signal: Request, tail: Any, within: float) -> FollowedRun:
-    """The run after the first notification that answers, without one when none came in time."""
-    run = FollowedRun(signal.id)
+def _answered(signal: Request, ids: Sequence[str], tail: Any, within: float) -> list[FollowedRun]:
+    """Return the runs after the first notifications that answer; those without one are left out."""
+    found: dict[str, FollowedRun] = {}
     deadline = time.monotonic() + within
-    while (left := deadline - time.monotonic()) > 0:
-        found = notifications.read(tail.value(min(left, _POLL_S)))
-        if found is None or not signal.is_answered_by(found):
+    while (left := deadline - time.monotonic()) > 0 and not found.keys() >= {*ids}:
+        said = notifications.read(tail.value(min(left, _POLL_S)))
+        if said is None or not (said.id in ids or signal.does(said)):
             continue
-        run = then(FollowedRun(found.id), found)
-        if run.last is not None:
+        run = then(found.get(said.id, FollowedRun(said.id)), said)
+        if run.last is None:
+            continue
+        found[said.id] = run
+        if len(ids) == 1:
             break
-    return run
+    return [*found.values()]
 
 
-def _followed(run: FollowedRun, tail: Any) -> FollowedRun:
+def _followed(runs: Sequence[FollowedRun], tail: Any) -> list[FollowedRun]:
+    found = {run.id: run for run in runs}
     with snapshot_view.Bars(error_console()) as shown:
-        shown.update(run)
-        while not run.has_ended:
-            found = notifications.read(tail.value(_POLL_S))
-            if found is not None:
-                run = then(run, found)
-                shown.update(run)
-    return run
+        for run in runs:
+            shown.update(run)
+        while not all(run.has_ended for run in found.values()):
+            said = notifications.read(tail.value(_POLL_S))
+            if said is not None and said.id in found:
+                found[said.id] = then(found[said.id], said)
+                shown.update(found[said.id])
+    return [*found.values()]
 
 
 def _no_answer(config: Config, signal: Request) -> PipelineError:

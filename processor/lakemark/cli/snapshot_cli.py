@@ -189,11 +189,12 @@ def _command(signal: Request, config: Path | None, answer_within: str, output: O
 
 
 def _send(config: Config, signal: Request, *, within: float, wait: bool, as_json: bool) -> int:
-    run = exchange(config, signal, within=within, wait=wait)
-    snapshot_view.show_outcome(Console(), run, is_run=signal.is_run, as_json=as_json)
-    if not signal.is_run:
-        return FAILED if run.state == "rejected" else OK
-    return OK if run.is_good or not run.has_ended else FAILED
+    found = exchange(config, signal, within=within, wait=wait)
+    for run in found:
+        snapshot_view.show_outcome(Console(), run, is_run=signal.is_run, as_json=as_json)
+    if not signal.is_run:  # of several connectors, only some may have something to do
+        return FAILED if all(run.state == "rejected" for run in found) else OK
+    return OK if all(run.is_good or not run.has_ended for run in found) else FAILED
 
 
 def _seconds(duration: str) -> float:
@@ -219,7 +220,7 @@ def _conditions(filters: list[str], tables: list[str]) -> list[dict[str, str]]:
 
 
 def _check_conditions(conditions: list[dict[str, str]], config: Config) -> None:
-    if conditions:
+    if conditions and not config.several:  # else each connector has a say of its own
         from lakemark.connectors.registry import database_kind  # noqa: PLC0415 (a slow import)
 
         kind = database_kind(database=config.database)

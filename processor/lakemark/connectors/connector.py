@@ -21,6 +21,7 @@ from lakemark.converters.converter import Converter
 from lakemark.kafka import output_names
 from lakemark.model.decoding import ConverterChoice
 from lakemark.model.events import SourceIdentity
+from lakemark.model.topic_owners import OwnTopics, TopicOwners
 from lakemark.model.wanted import Wanted
 from lakemark.settings.config import Config
 from lakemark.settings.layers import InvalidConfig, Mistake
@@ -202,6 +203,20 @@ class Connector:
                     " begin a new pipeline: another name and another checkpoint"
                 )
                 raise InvalidConfig([Mistake("output.topic_prefix", message, hint)])
+
+
+def topic_owners(connectors: Iterable[Connector]) -> TopicOwners:
+    """Return which of the connectors of a pipeline writes a topic."""
+    several = [one for one in connectors if one.qualifier]
+    return TopicOwners.of(
+        OwnTopics(one.qualifier, one.topic_start, one.topic_pattern) for one in several
+    )
+
+
+def name_of(part: Config) -> str:
+    """Return the name of a connector that may not be known yet: Connect's, or its file's."""
+    connect, file = part.source.connect, part.source.connector_file
+    return connect.connector if connect is not None else str(file.name if file else "")
 
 
 def read(config: Config, *, attempts: int = ATTEMPTS) -> Connector:

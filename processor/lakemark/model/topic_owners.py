@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from lakemark.settings.patterns import compile_java
 
@@ -50,6 +51,10 @@ class TopicOwners:
             if _matches(own, topic):
                 return own.connector
         return self.several[0].connector
+
+
+ONE_OWNER: Final = TopicOwners()
+"""Of a pipeline with one connector."""
 
 
 def _matches(own: OwnTopics, topic: str) -> bool:

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from lakemark.connectors import connector as connectors
+from lakemark.connectors.connector import Connector
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.kafka.brokers import Cluster
 from lakemark.kafka.records import read_all
@@ -124,12 +125,19 @@ class Lookout:
 
     def _look_at_source(self) -> None:
         """Look at the source for the board; that it cannot be asked is a problem of its own."""
-        try:
-            connector = connectors.read(self._config, attempts=1)
-        except LakemarkError as error:
-            self._board.source(source_watch.unknown(self._config, error))
-            return
-        source_watch.look_once(self._config, connector, self._board)
+        here, away = list[tuple[Config, Connector]](), list[tuple[str, LakemarkError]]()
+        for part in self._config.parts:
+            try:
+                here.append((part, connectors.read(part, attempts=1)))
+            except LakemarkError as error:
+                if not self._config.several:
+                    self._board.source(source_watch.unknown(part, error))
+                    return
+                away.append((connectors.name_of(part), error))
+        if self._config.several:
+            self._board.connectors({one.qualifier: one.name for _, one in here}, away)
+        for part, connector in here:
+            source_watch.look_once(part, connector, self._board)
 
     def _place(self) -> tuple[int, Offsets]:
         """Return batch and offsets of the checkpoint; none where it cannot be read from here."""

@@ -17,7 +17,7 @@ from lakemark.model.columns import Column
 from lakemark.model.schema import TableSchema
 from lakemark.ops.dead_letters import Letter
 from lakemark.settings.names import quoted, topic_safe
-from lakemark.settings.table_id import plain_of
+from lakemark.settings.table_id import plain_of, unqualified
 
 # Of one signal. The broker takes 1 MB of a record, and the run keeps its keys in one record too.
 MOST_KEYS: Final = 10_000
@@ -73,6 +73,7 @@ def planned(
     prefix: str,
     converter: Converter,
     key_texts: KeyTexts,
+    qualifier: str = "",
 ) -> Replay:
     """Sort letters into rows to be read again, by table, and letters that cannot be replayed.
 
@@ -82,8 +83,10 @@ def planned(
         prefix: the connector's ``topic.prefix``.
         converter: reads the letters' keys.
         key_texts: of the connector's database, see `Database.key_texts`.
+        qualifier: of the tables' names, see `Connector.qualifier`.
     """
-    by_topic = {f"{prefix}.{topic_safe(plain_of(table))}": table for table in schemas}
+    own = {table: unqualified(qualifier, table) or table for table in schemas}
+    by_topic = {f"{prefix}.{topic_safe(plain_of(name))}": table for table, name in own.items()}
     by_table: dict[str, list[Letter]] = {}
     for letter in letters:
         by_table.setdefault(letter.named or by_topic.get(letter.topic, letter.table), []).append(

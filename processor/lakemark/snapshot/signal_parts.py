@@ -33,6 +33,12 @@ def own_id(name: str, connector: str) -> str:
     return f"{name}{AT}{connector}" if connector else name
 
 
+def own_runs(runs: Iterable[str], connector: str) -> frozenset[str]:
+    """Return those of the runs that are a connector's, by their ids; all for the only one."""
+    end = own_id("", connector)
+    return frozenset(run for run in runs if run.endswith(end))
+
+
 def part_of(
     signal: Signal | Rejection, connector: str, every: Sequence[str]
 ) -> Signal | Rejection | None:

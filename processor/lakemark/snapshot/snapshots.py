@@ -21,6 +21,7 @@ from lakemark.snapshot.adapters import Adapters
 from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.flight import Flight, flight
 from lakemark.snapshot.ports import Stream, StreamedTable
+from lakemark.snapshot.signal_parts import own_runs
 from lakemark.snapshot.snapshot_state import Settings
 from lakemark.state.advance import News
 from lakemark.state.tables import ERRORED, STREAMING, PipelineState, TableState
@@ -63,7 +64,7 @@ class Snapshots:
 
     def planned(self, armed: frozenset[str]) -> None:
         """Note that a batch with the starts of these runs has begun; returns at once."""
-        self.coordinator.planned(armed)
+        self.coordinator.planned(own_runs(armed, self._qualifier))
 
     def committed(self, state: PipelineState, news: News) -> None:
         """Note that a batch is done and durable; returns at once."""
@@ -88,7 +89,7 @@ class Snapshots:
         return Stream(
             self.query(),
             state.batch,
-            frozenset(state.runs),
+            own_runs(state.runs, self._qualifier),
             {name: now for name, now in known.items() if self._has(name)},
             state.offsets,
             positions.epoch_number(self._kind, len(epochs)),

@@ -78,7 +78,7 @@ class Connecting:
                     raise
                 self.away[number] = error
                 log.warning(
-                    "connector.away", connector=name_of(part), code=error.code,
+                    "connector.away", connector=connectors.name_of(part), code=error.code,
                     reason=error.message, hint=error.hint,
                 )  # fmt: skip
         if not found:
@@ -106,7 +106,10 @@ class Connecting:
 
     def missing(self) -> list[tuple[str, LakemarkError]]:
         """Return the names of those that are away, and why."""
-        return [(name_of(self.config.parts[number]), why) for number, why in self.away.items()]
+        return [
+            (connectors.name_of(self.config.parts[number]), why)
+            for number, why in self.away.items()
+        ]
 
     def absent(
         self, checkpoint: Checkpoint, written: Sequence[str], here: Sequence[Connected]
@@ -119,7 +122,10 @@ class Connecting:
             here: the others.
         """
         return Absent(
-            {name_of(self.config.parts[number]): self.config.parts[number] for number in self.away},
+            {
+                connectors.name_of(self.config.parts[number]): self.config.parts[number]
+                for number in self.away
+            },
             lambda part: _usable(part, checkpoint, written, here, attempts=1),
         )
 
@@ -176,12 +182,6 @@ class Absent:
                     log.exception("connector.internal_error", retried=True)
                 else:
                     self.back = name
-
-
-def name_of(part: Config) -> str:
-    """Return the name of a connector that may not be known yet: Connect's, or its file's."""
-    connect, file = part.source.connect, part.source.connector_file
-    return connect.connector if connect is not None else str(file.name if file else "")
 
 
 def _usable(

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from lakemark.connectors.connector import Connector
+from lakemark.connectors.connector import Connector, topic_owners
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.topic_owners import OwnTopics, TopicOwners
+from lakemark.model.topic_owners import TopicOwners
 from lakemark.model.wanted import Wanted
 from lakemark.settings.config import Config
 from lakemark.settings.table_id import unqualified
@@ -84,12 +84,7 @@ class Sources:
     @cached_property
     def owners(self) -> TopicOwners:
         """The connectors of topics."""
-        if not self.several:
-            return TopicOwners()
-        return TopicOwners.of(
-            OwnTopics(one.qualifier, one.connector.topic_start, one.connector.topic_pattern)
-            for one in self.of
-        )
+        return topic_owners(source.connector for source in self.of)
 
     @cached_property
     def topic_pattern(self) -> str:

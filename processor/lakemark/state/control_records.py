@@ -38,6 +38,7 @@ from lakemark.model.control import (
     TableStop,
 )
 from lakemark.model.offsets import Offsets
+from lakemark.model.topic_owners import ONE_OWNER, TopicOwners
 from lakemark.reconcile import window
 from lakemark.state import handling, tables
 from lakemark.state.handling import Mark
@@ -124,7 +125,7 @@ def carry_out(
     start: Offsets,
     refresh: Refresh,
     can_fill: Callable[[str, TableState], bool] = lambda _, entry: entry.can_fill(),
-    owner: Callable[[str], str] = lambda _: "",
+    owners: TopicOwners = ONE_OWNER,
 ) -> None:
     """Carry out the records, one after the other.
 
@@ -135,7 +136,7 @@ def carry_out(
         start: Kafka offsets at which the batch began.
         refresh: told of tables that go on: the catalog may be asked about them again.
         can_fill: whether older rows of a table can get values, see `plans.can_fill`.
-        owner: gives the connector of a topic, see `TopicOwners`.
+        owners: the connectors of topics.
     """
     for record in _usable(records):
         match record:
@@ -157,11 +158,18 @@ def carry_out(
             case TableFill(table=table) if table:
                 _fill(state, record, can_fill)
             case NewEpoch(connector=connector):
-                tables.new_epoch(state, start, connector, owner)
-                epoch = len(state.log_of(connector).epochs)
-                log.warning("pipeline.new_epoch", epoch=epoch, connector=connector)
+                _begin_epoch(state, connector, start, owners)
             case _:
                 window.arm(state.runs, record)
+
+
+def _begin_epoch(state: PipelineState, connector: str, start: Offsets, owners: TopicOwners) -> None:
+    if bool(connector) != bool(owners.several):  # of several, a command names one
+        log.error("control.unusable", type="new-epoch", connector=connector)
+        return
+    tables.new_epoch(state, start, connector, owners)
+    epoch = len(state.log_of(connector).epochs)
+    log.warning("pipeline.new_epoch", epoch=epoch, connector=connector)
 
 
 def _pause(state: PipelineState, table: str, *, start: Offsets, before: PipelineState) -> None:

@@ -24,6 +24,7 @@ import msgspec
 from lakemark.model.events import Learnt
 from lakemark.model.fills import UNSEEN
 from lakemark.model.offsets import Offsets
+from lakemark.model.topic_owners import ONE_OWNER, TopicOwners
 from lakemark.settings.table_id import unqualified
 from lakemark.state.table_parts import (
     PendingHalves,
@@ -413,7 +414,7 @@ def new_epoch(
     state: PipelineState,
     start: Offsets,
     connector: str = "",
-    owner: Callable[[str], str] = lambda _: "",
+    owners: TopicOwners = ONE_OWNER,
 ) -> None:
     """Begin an epoch: at the first regressed event of each partition, else at this batch.
 
@@ -425,11 +426,18 @@ def new_epoch(
         start: Kafka offsets at which the batch began.
         connector: the qualifier of the one whose positions begin again, see `log_of`: other ones'
             topics and tables stay as they are.
-        owner: gives the connector of a topic, see `TopicOwners`.
+        owners: the connectors of topics; of one that is away its tables say it.
     """
-    own = {t: p for t, p in (state.left_offsets | start).items() if owner(t) == connector}
-    begins = {topic: dict(partitions) for topic, partitions in own.items()}
-    for topic in [topic for topic in state.regressed if owner(topic) == connector]:
+    known = {t: n for n, entry in state.named_entries() for t in entry.topics}
+
+    def is_own(topic: str) -> bool:
+        if topic in known:
+            return unqualified(connector, known[topic]) is not None
+        return owners(topic) == connector
+
+    every = (state.left_offsets | start).items()
+    begins = {topic: dict(partitions) for topic, partitions in every if is_own(topic)}
+    for topic in [topic for topic in state.regressed if is_own(topic)]:
         begins.setdefault(topic, {}).update(state.regressed.pop(topic))
     state.own_log(connector).epochs.append(begins)
     gone = "a new epoch began: rows of the source as it was before may still be here"

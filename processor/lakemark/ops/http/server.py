@@ -160,5 +160,11 @@ def _commands(config: Config) -> Commands:
     return Commands(
         signal,
         lambda kind, table: control.write(config, kind, table),
-        lambda text: database_kind(database=config.database).check_condition(text),
+        lambda text: _check_condition(config, text),
     )
+
+
+def _check_condition(config: Config, text: str) -> None:
+    """Raise if no database takes a condition; of several each has a say when it is carried out."""
+    if not config.several:
+        database_kind(database=config.database).check_condition(text)
