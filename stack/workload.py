@@ -80,11 +80,6 @@ class Workload:
         self._threads: list[threading.Thread] = []
         self._failure: BaseException | None = None
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether a writer has met an error, which `stop` raises."""
-        return self._failure is not None
-
     def start(self) -> None:
         """Start the writers."""
         for number in range(self._writers + 1):

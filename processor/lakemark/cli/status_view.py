@@ -28,6 +28,7 @@ from lakemark.ops.status import (
     DEGRADED,
     DROPPED,
     PAUSED,
+    ConnectorNow,
     Lag,
     RunNow,
     ScanNow,
@@ -191,24 +192,33 @@ def _word(seen: Overview, topic: str) -> str:
 
 def _of_source(now: Status) -> Iterator[str]:
     """Yield why no changes come to Kafka: all below is out of date then."""
-    for problem in now.source.problems if now.source else ():
-        since = _age(problem.since_ms, now.now_ms)
-        yield f"source: {problem.reason} ({problem.code}, seen first {since})"
-        yield f"    → {problem.hint}"
+    for side in now.sides():
+        if side.state == "away":
+            yield f"connector {side.name}: {side.reason} ({side.code}; its tables wait)"
+            yield f"    → {side.hint or 'it is retried'}"
+        for problem in side.source.problems if side.source else ():
+            since = _age(problem.since_ms, now.now_ms)
+            yield f"{_of('source', side)}: {problem.reason} ({problem.code}, seen first {since})"
+            yield f"    → {problem.hint}"
+
+
+def _of(what: str, side: ConnectorNow) -> str:
+    return f"{what} {side.name}" if side.name else what
 
 
 def _unseen(now: Status) -> Iterator[str]:
     """That nobody sees what the database changes without an event."""
-    if now.catalog is not None and now.catalog.reason:
-        last = now.catalog.looked_ms
-        since = "never seen" if last is None else f"seen last {_age(last, now.now_ms)}"
-        yield f"catalog: {since}: {now.catalog.reason} (it is retried)"
+    for side in now.sides():
+        if side.catalog is not None and side.catalog.reason:
+            last = side.catalog.looked_ms
+            since = "never seen" if last is None else f"seen last {_age(last, now.now_ms)}"
+            yield f"{_of('catalog', side)}: {since}: {side.catalog.reason} (it is retried)"
 
 
 def _of_catalog(now: Status) -> Iterator[str]:
     """The newest changes of the last day that no event told, and what was done."""
-    changes = now.catalog.changes if now.catalog else ()
-    for change in changes[:CHANGES]:
+    every = (change for side in now.sides() if side.catalog for change in side.catalog.changes)
+    for change in sorted(every, key=lambda one: -one.at_ms)[:CHANGES]:
         if now.now_ms - change.at_ms <= _DAY_MS:
             said = f"{change.reason} ({change.kind}; {DONE[change.action]})"
             yield f"catalog, {_age(change.at_ms, now.now_ms)}: {said}"
@@ -217,7 +227,8 @@ def _of_catalog(now: Status) -> Iterator[str]:
 
 
 def _whole(seen: Overview) -> Iterator[str]:
-    behind, source = seen.status.lag, seen.status.source
+    behind, sides = seen.status.lag, seen.status.sides()
+    source = sides[0].source if len(sides) == 1 else None
     if behind.records is not None:
         line = f"behind the source: {_behind(behind)}, {behind.records:,} records unread"
         if source is not None and source.proven_ms is not None:
@@ -333,13 +344,14 @@ def _flying(scan: ScanNow) -> str:
 
 
 def _of_windows(now: Status) -> Iterator[str]:
-    if now.windows is not None:
-        since = now.windows.opened_ms
-        opened = f", the newest opened {_age(since, now.now_ms)}" if since is not None else ""
-        yield f"windows in use: {now.windows.in_use}{opened}"
-        if now.windows.waits_for:
-            yield f"    chunks wait for the end of {now.windows.waits_for}"
-    if now.snapshot_delay is not None:
-        delay = now.snapshot_delay
-        yield f"snapshots wait: {delay.reason} ({delay.code}; it is retried)"
-        yield f"    → {delay.hint}"
+    for side in now.sides():
+        if side.windows is not None:
+            since = side.windows.opened_ms
+            opened = f", the newest opened {_age(since, now.now_ms)}" if since is not None else ""
+            yield f"{_of('windows', side)} in use: {side.windows.in_use}{opened}"
+            if side.windows.waits_for:
+                yield f"    chunks wait for the end of {side.windows.waits_for}"
+        if side.snapshot_delay is not None:
+            delay = side.snapshot_delay
+            yield f"{_of('snapshots', side)} wait: {delay.reason} ({delay.code}; it is retried)"
+            yield f"    → {delay.hint}"

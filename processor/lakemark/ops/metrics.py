@@ -18,7 +18,6 @@ from lakemark.ops.status import (
     PIPELINE_STATES,
     TABLE_STATES,
     BatchDone,
-    SourceNow,
     Status,
     TableNow,
 )
@@ -105,8 +104,7 @@ class Metrics(Collector):
         yield _gauge(
             LAG_RECORDS, "Records in Kafka that no batch has read", [], [([], now.lag.records)]
         )
-        if now.source is not None:
-            yield from _source(now.source, now.now_ms)
+        yield from _sources(now)
         yield from self._batches()
         yield from _tables(now)
         yield from _snapshots(now)
@@ -147,25 +145,42 @@ def _counter(name: str, text: str, labels: list[str], samples: _Samples) -> Metr
     return family
 
 
-def _source(now: SourceNow, now_ms: int) -> Iterator[Metric]:
+def _sources(now: Status) -> Iterator[Metric]:
+    """Yield what is known of the connectors; of several each has a label."""
+    sides = [side for side in now.sides() if side.source is not None or side.state == "away"]
+    if not sides:
+        return
+    labels = ["connector"] if now.connectors else []
+    found = [([side.name] if labels else [], side.source) for side in sides]
     yield _gauge(
-        SOURCE_UP, "0 while the source has a problem: no changes come", [],
-        [([], int(not now.problems))],
+        SOURCE_UP, "0 while the source has a problem: no changes come", labels,
+        [(name, int(source is not None and not source.problems)) for name, source in found],
     )  # fmt: skip
     yield _gauge(
         CONNECTOR_STATE,
         "1 for the worst of the states that Connect gives the connector and its tasks",
-        ["state"],
-        [([state], int(state == now.connector)) for state in CONNECTOR_STATES],
+        [*labels, "state"],
+        [
+            ([*name, state], int(state == source.connector))
+            for name, source in found
+            if source is not None
+            for state in CONNECTOR_STATES
+        ],
     )
     yield _gauge(
         SLOT_DISTANCE,
         "Bytes from what the connector has confirmed to the end of the database's log",
-        [],
-        [([], now.slot_distance_bytes)],
+        labels,
+        [(name, source.slot_distance_bytes) for name, source in found if source is not None],
     )
-    age = None if now.heartbeat_ms is None else max(0, now_ms - now.heartbeat_ms) / 1000
-    yield _gauge(HEARTBEAT_AGE, "Seconds since the connector's newest heartbeat", [], [([], age)])
+    yield _gauge(
+        HEARTBEAT_AGE, "Seconds since the connector's newest heartbeat", labels,
+        [
+            (name, max(0, now.now_ms - source.heartbeat_ms) / 1000)
+            for name, source in found
+            if source is not None and source.heartbeat_ms is not None
+        ],
+    )  # fmt: skip
 
 
 _Reading = Callable[[TableNow], float | None]

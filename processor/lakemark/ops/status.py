@@ -318,6 +318,17 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     catalog: CatalogNow | None = None
     connectors: tuple[ConnectorNow, ...] = ()
 
+    def sides(self) -> tuple[ConnectorNow, ...]:
+        """Return what is each connector's; a single one has no name here."""
+        alone = ConnectorNow(
+            "",
+            windows=self.windows,
+            snapshot_delay=self.snapshot_delay,
+            source=self.source,
+            catalog=self.catalog,
+        )
+        return self.connectors or (alone,)
+
 
 class Stretch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ten seconds: what its batches did, the longest of them, the highest lag seen."""

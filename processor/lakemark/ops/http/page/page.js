@@ -164,13 +164,27 @@ function unread(table) {
   return (table.more_rereads ? "More than " : "") + counted(table.rereads, "row");
 }
 
+/** What is each connector's; of a single one all is said without a name. */
+function sides() {
+  return now.connectors.length ? now.connectors : [{ name: "", state: "streaming", windows: now.windows, snapshot_delay: now.snapshot_delay, source: now.source, catalog: now.catalog }];
+}
+
+/** A text that names the connector where there are several. */
+function of(side, text) {
+  return side.name ? side.name + ": " + text : text;
+}
+
 function trouble() {
   const found = [];
   const pipeline = now.pipeline;
   if (pipeline.code || pipeline.reason)
     found.push(problem("The pipeline is " + pipeline.state, pipeline.code, pipeline.reason, pipeline.hint, pipeline.state === "degraded" || null, pipeline.state === "standby"));
-  for (const one of now.source ? now.source.problems : [])
-    found.push(problem("No changes come from the source", one.code, one.reason + ", as was seen first " + ago(one.since_ms), one.hint, null));
+  for (const side of sides()) {
+    if (side.state === "away")
+      found.push(problem("The connector " + side.name + " is away: its tables wait", side.code, side.reason, side.hint, true));
+    for (const one of side.source ? side.source.problems : [])
+      found.push(problem(of(side, "No changes come from the source"), one.code, one.reason + ", as was seen first " + ago(one.since_ms), one.hint, null));
+  }
   const errored = now.tables.filter((table) => table.state === "errored");
   found.push(...gathered(errored.map((table) => [table.name, table.code, table.reason, table.hint, table.retried]), (names, count) => names + (count === 1 ? " has stopped" : " have stopped")));
   const doubts = [];
@@ -182,8 +196,9 @@ function trouble() {
     if (table.rereads || table.more_rereads)
       doubts.push([table.name, "", unread(table) + " to be read again from the source", "with `database` set lakemark reads them by itself, a table at most once a minute; their keys are in `lakemark status --output json`", null, true]);
   }
-  if (now.catalog && now.catalog.reason)
-    found.push(problem("The database's catalog cannot be looked at", "", now.catalog.reason, now.catalog.looked_ms ? "it was seen last " + ago(now.catalog.looked_ms) : "", true, true));
+  for (const side of sides())
+    if (side.catalog && side.catalog.reason)
+      found.push(problem(of(side, "The database's catalog cannot be looked at"), "", side.catalog.reason, side.catalog.looked_ms ? "it was seen last " + ago(side.catalog.looked_ms) : "", true, true));
   found.push(...gathered(doubts, (names) => names));
   $("trouble").replaceChildren(...found);
   $("trouble").hidden = !found.length;
@@ -193,7 +208,7 @@ function trouble() {
 function behind() {
   if (now.lag.records === null) return "Kafka does not say";
   const unread = counted(now.lag.records, "record") + " unread";
-  const source = now.source;
+  const source = now.connectors.length ? null : now.source;
   if (!source) return unread;
   if (source.proven_ms) return unread + "; all sent as of " + ago(source.proven_ms);
   return unread + (source.watched ? "" : "; nothing tells whether the connector runs");
@@ -288,13 +303,16 @@ function flight(table) {
 
 /** The windows that chunks are read between, and what keeps snapshots waiting. */
 function windows() {
-  const found = now.windows, delay = now.snapshot_delay;
-  const opened = found && found.opened_ms !== null ? ", the newest opened " + ago(found.opened_ms) : "";
-  $("windows").textContent = found ? number(found.in_use) + (found.in_use === 1 ? " window" : " windows") + " in use" + opened : "";
-  $("windows").hidden = !found;
-  const waits = [];
-  if (delay) waits.push(problem("Snapshots wait", delay.code, delay.reason, delay.hint, true, true));
-  if (found && found.waits_for) waits.push(problem("Chunks wait", "", "for the end of " + found.waits_for, "it goes on by itself when that transaction ends", null, true));
+  const used = [], waits = [];
+  for (const side of sides()) {
+    const found = side.windows, delay = side.snapshot_delay;
+    const opened = found && found.opened_ms !== null ? ", the newest opened " + ago(found.opened_ms) : "";
+    if (found) used.push(of(side, number(found.in_use) + (found.in_use === 1 ? " window" : " windows") + " in use" + opened));
+    if (delay) waits.push(problem(of(side, "Snapshots wait"), delay.code, delay.reason, delay.hint, true, true));
+    if (found && found.waits_for) waits.push(problem(of(side, "Chunks wait"), "", "for the end of " + found.waits_for, "it goes on by itself when that transaction ends", null, true));
+  }
+  $("windows").textContent = used.join("; ");
+  $("windows").hidden = !used.length;
   $("waits").replaceChildren(...waits);
 }
 
@@ -323,7 +341,7 @@ function signals() {
 
 /** What looks at the database's catalog have found, and what was done. */
 function catalog() {
-  const changes = now.catalog ? now.catalog.changes.slice(0, 20) : [];
+  const changes = sides().flatMap((side) => side.catalog ? side.catalog.changes : []).sort((a, b) => b.at_ms - a.at_ms).slice(0, 20);
   $("catalog").hidden = !changes.length;
   $("changes").replaceChildren(...changes.map((change) => el("li", "",
     el("span", "when quiet", ago(change.at_ms)),
@@ -337,7 +355,7 @@ function draw() {
   document.title = now.name + " · " + now.pipeline.state;
   $("name").textContent = now.name;
   $("state").textContent = now.pipeline.state;
-  const halted = Boolean(now.source && now.source.problems.length);
+  const halted = sides().every((side) => side.state === "away" || (side.source && side.source.problems.length));
   $("state").className = "badge " + (halted && now.pipeline.state === "streaming" ? "standby" : now.pipeline.state);
   document.body.classList.toggle("stands", halted || now.pipeline.state !== "streaming");
   $("version").textContent = "lakemark " + now.version;
