@@ -6,7 +6,7 @@ import pytest
 
 from lakemark.kafka.output_names import TRANSACTION_MS, group_of, topic_settings
 from lakemark.ops.doctor.checks_outputs import findings, needed_bytes, tables_of
-from lakemark.ops.doctor.checks_topics import KafkaFacts, OutputFacts, Topic
+from lakemark.ops.doctor.checks_topics import ChangeTopics, KafkaFacts, OutputFacts, Topic
 from lakemark.sink.output.publisher import OutputPlan
 from lakemark.state.tables import PipelineState, TableState
 from tests.kit.connector_settings import config, parse
@@ -32,8 +32,7 @@ FACTS = KafkaFacts(
         CLEAN: Topic(EVERYTHING, 3, MADE),
         "clean.public.items": Topic(EVERYTHING, 1, MADE),
     },
-    tables=CHANGES,
-    streams=True,
+    captured=(ChangeTopics(CHANGES, streams=True),),
     outputs=OutputFacts(
         tables=CHANGES,
         groups={group_of("shop", table): frozenset({"read", "describe"}) for table in CHANGES},
