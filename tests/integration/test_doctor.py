@@ -247,7 +247,7 @@ def test_what_is_broken_in_mariadb_and_mysql_is_named_and_what_it_says_mends_it(
 
 
 @on("mariadb-11.4")
-def test_two_connectors_are_examined_each_with_its_database(
+def test_two_connectors_are_examined_and_planned_each_with_its_database(
     database: Database, any_database: Database, tmp_path: Path
 ):
     both = (database, any_database)
@@ -273,3 +273,9 @@ def test_two_connectors_are_examined_each_with_its_database(
         mend = keys[source.name, source.identifier("events")]
         source.execute(mend.replace(PLACEHOLDER, "id"))
     assert doctor(file) == (0, [])
+
+    planned = json.loads(invoke("plan", "-c", str(file), "-o", "json").stdout)
+    names = {source.topic(table) for source in both for table in ("orders", "events")}
+    assert {table["name"] for table in planned["tables"]} == names
+    assert {table["name"] for table in planned["tables"] if table["key"] == ["id"]} == names
+    assert {scan["table"] for scan in planned["snapshot"]["tables"]} == names

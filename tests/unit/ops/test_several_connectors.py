@@ -1,4 +1,4 @@
-"""Doctor of a pipeline with several connectors; who is asked is away."""
+"""Doctor and plan of a pipeline with several connectors; who is asked is away."""
 
 import json
 
@@ -6,11 +6,20 @@ import pytest
 from rich.console import Console
 
 from lakemark.cli import doctor_view
+from lakemark.connectors.database import PlannedTables
+from lakemark.errors import DependencyError
 from lakemark.model.findings import fine, gathered, wrong
 from lakemark.ops.doctor import doctor
 from lakemark.ops.doctor.checks_topics import ChangeTopics, KafkaFacts, findings
+from lakemark.ops.lag import Ends
+from lakemark.ops.plan import plan as plans
+from lakemark.ops.plan.facts_log import LogFacts
+from lakemark.ops.stored_state import Stored
+from lakemark.settings.layers import InvalidConfig
+from lakemark.state.tables import PipelineState, TableState
 from stack.processes import free_port
 from tests.kit.connector_settings import POSTGRES, config
+from tests.kit.shop import schema_of
 from tests.kit.verdicts import ERROR, bad, of
 
 MARIADB = {
@@ -128,3 +137,84 @@ def test_findings_of_several_connectors_say_of_which(capsys):
     doctor_view.show(Console(), found, as_json=True, hide=str)
     rows = json.loads(capsys.readouterr().out)
     assert [row.get("connector") for row in rows] == [None, "shop", "crm"]
+
+
+# --- plan -------------------------------------------------------------------------------------
+
+
+def log_of(topics, state):
+    """Brokers that have these topics with so many records, and a checkpoint with this state."""
+    ends = {topic: {0: records} for topic, records in topics.items()}
+    known = Ends({topic: {0: 0} for topic in topics}, ends)
+    return LogFacts({}, {}, known, {}, Stored(state, {}, None), None, None)
+
+
+@pytest.fixture
+def planning(listed, monkeypatch):
+    """Plans of both connectors, whose databases and brokers answer what they are given."""
+
+    def _planning(topics, sizes=(), state=None, **crm):
+        def of_connector(_, connector):
+            own = [size for size in sizes if size[0] in connector.tables]
+            schemas = {name: schema_of(name, id="bigint") for name, _, _ in own}
+            return PlannedTables(schemas, own, {}, 1 << 25)
+
+        log = log_of(topics, state or PipelineState(batch=3))
+        monkeypatch.setattr(plans, "log_facts", lambda *_: log)
+        monkeypatch.setattr(plans, "_tables", of_connector)
+        wide = {"table.include.list": ""}
+        return plans.plan(listed(wide, {**wide, **crm}))
+
+    return _planning
+
+
+def test_the_plan_has_the_tables_of_all_connectors_by_their_names(planning):
+    planned = planning(
+        {"shop.public.orders": 5, "crm.crm.old": 2, "shop.public.new": 1},
+        [("shop.public.orders", 10_000_000, 1 << 30), ("crm.crm.people", 500, 1 << 20)],
+        PipelineState(batch=3, tables={"crm.crm.old": TableState(topics=["crm.crm.old"])}),
+    )
+    assert {table.name: table.topic for table in planned.tables} == {
+        "crm.crm.old": "crm.crm.old",
+        "crm.crm.people": "crm.crm.people",
+        "shop.public.new": "shop.public.new",
+        "shop.public.orders": "shop.public.orders",
+    }
+    waiting = {table.name: table.waiting for table in planned.tables}
+    assert waiting["shop.public.orders"] == 5
+    assert planned.snapshot is not None
+    assert [scan.table for scan in planned.snapshot.tables] == [
+        "shop.public.orders",
+        "crm.crm.people",
+    ]
+    assert [scan.chunks for scan in planned.snapshot.tables] == [100, 1]
+
+
+def test_a_topic_is_planned_for_the_connector_with_the_longest_prefix_of_it(planning):
+    planned = planning({"shop.public.a": 1, "shop.eu.crm.b": 1}, **{"topic.prefix": "shop.eu"})
+    assert {table.name: table.topic for table in planned.tables} == {
+        "shop.public.a": "shop.public.a",
+        '"shop.eu".crm.b': "shop.eu.crm.b",
+    }
+
+
+def test_a_plan_names_the_connector_that_cannot_be_used(listed):
+    with pytest.raises(InvalidConfig) as caught:
+        plans.plan(listed(crm={"connector.class": "x.OracleConnector"}))
+    (problem,) = caught.value.problems
+    assert problem.path == "connector crm.json: connector.class"
+    with pytest.raises(InvalidConfig) as caught:
+        plans.plan(listed(crm={"topic.prefix": "shop"}))
+    (problem,) = caught.value.problems
+    assert problem.path == "connector crm.json: topic.prefix"
+
+
+@pytest.mark.slow
+def test_a_plan_names_the_connector_that_is_away(listed, tmp_path):
+    entry = listed().source.connectors[0].model_dump(exclude_none=True)
+    url = f"http://127.0.0.1:{free_port()}"
+    gone = {"connect": {"url": url, "connector": "gone", "timeout": "1s"}}
+    with pytest.raises(DependencyError) as caught:
+        plans.plan(listed(source={"connectors": [entry, gone]}))
+    assert caught.value.message.startswith("connector gone: Kafka Connect at ")
+    assert "source.connectors[1].connector_file" in caught.value.hint
