@@ -1,4 +1,4 @@
-"""Doctor and plan of a pipeline with several connectors; who is asked is away."""
+"""Doctor, plan and prepare of a pipeline with several connectors; who is asked is away."""
 
 import json
 
@@ -14,10 +14,12 @@ from lakemark.ops.doctor.checks_topics import ChangeTopics, KafkaFacts, findings
 from lakemark.ops.lag import Ends
 from lakemark.ops.plan import plan as plans
 from lakemark.ops.plan.facts_log import LogFacts
+from lakemark.ops.prepare.prepare import CONNECTOR, SCRIPT, chosen, config_of, prepare
 from lakemark.ops.stored_state import Stored
 from lakemark.settings.layers import InvalidConfig
 from lakemark.state.tables import PipelineState, TableState
 from stack.processes import free_port
+from tests.kit.command_line import invoke
 from tests.kit.connector_settings import POSTGRES, config
 from tests.kit.shop import schema_of
 from tests.kit.verdicts import ERROR, bad, of
@@ -218,3 +220,85 @@ def test_a_plan_names_the_connector_that_is_away(listed, tmp_path):
         plans.plan(listed(source={"connectors": [entry, gone]}))
     assert caught.value.message.startswith("connector gone: Kafka Connect at ")
     assert "source.connectors[1].connector_file" in caught.value.hint
+
+
+# --- prepare ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["shop", "crm"])
+def test_one_of_the_connectors_is_prepared_as_if_it_were_the_only_one(listed, tmp_path, name):
+    part = chosen(listed(), f"{name}.json")
+    source = {"connector_file": str(tmp_path / f"{name}.json")}
+    only = config(source=source, database={"url": part.database.url}, kafka=part.kafka.model_dump())
+    files = prepare(part, asks=False).files
+    assert files == prepare(only, asks=False).files
+    assert json.loads(files[CONNECTOR])["topic.prefix"] == name
+    assert ("orders" if name == "shop" else "people") in files[SCRIPT], "it may be read"
+
+
+@pytest.mark.parametrize("name", [None, "nonsense"])
+def test_which_one_has_to_be_said(listed, name):
+    with pytest.raises(InvalidConfig) as caught:
+        chosen(listed(), name)
+    assert caught.value.hint == "choose one of them with --connector: shop.json, crm.json"
+
+
+def test_of_a_list_of_one_nothing_need_be_said(listed):
+    entry = listed().source.connectors[1].model_dump(exclude_none=True)
+    one = listed(source={"connectors": [entry]})
+    assert chosen(one, None) is one.parts[0]
+
+
+def test_the_file_of_an_entry_is_that_entry(listed, tmp_path):
+    assert chosen(listed(), None, tmp_path / "crm.json").source.connector_file == (
+        tmp_path / "crm.json"
+    )
+
+
+def test_a_file_says_of_which_entry_it_is(listed, tmp_path):
+    entries = [
+        {"connect": {"url": "http://h", "connector": name}, "database": {"url": url}}
+        for name, url in (("shop", "postgresql://us@h/d"), ("crm", "mariadb://them@h"))
+    ]
+    whole = listed(source={"connectors": entries})
+    file = tmp_path / "crm.json"
+    one = chosen(whole, None, file)
+    assert one.database.url == "mariadb://them@h"
+    assert config_of(file, one).source.connector_file == file
+    file.write_text(json.dumps({"name": "other", "config": MARIADB}))
+    with pytest.raises(InvalidConfig, match="'other' is none of the connectors"):
+        chosen(whole, None, file)
+    assert chosen(whole, "crm", file).database.url == "mariadb://them@h"
+
+
+def test_the_form_with_one_connector_takes_its_own_name_only(tmp_path):
+    assert chosen(config(), None) == config()
+    assert chosen(config(), "shop") == config()
+    with pytest.raises(InvalidConfig, match="'crm' is none of the connectors"):
+        chosen(config(), "crm")
+    (tmp_path / "shop.json").write_text(json.dumps(SHOP))
+    of_file = config(source={"connector_file": str(tmp_path / "shop.json")})
+    assert chosen(of_file, "shop.json") is of_file
+    with pytest.raises(InvalidConfig, match="'crm' is none of the connectors"):
+        chosen(of_file, "crm")
+
+
+def test_a_name_needs_a_configuration_that_has_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "crm.json").write_text(json.dumps(MARIADB))
+    assert invoke("prepare", "crm.json").exit_code == 0
+    done = invoke("prepare", "crm.json", "--connector", "crm.json")
+    assert (done.exit_code, done.stdout) == (3, "")
+
+
+def test_the_command_chooses(listed, tmp_path, monkeypatch):
+    listed()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lakemark.yaml").write_text(
+        "name: both\nkafka: {bootstrap_servers: b:1}\nlake: {path: ./lake}\ncheckpoint: ./c\n"
+        "source: {connectors: [{connector_file: shop.json}, {connector_file: crm.json}]}\n"
+    )
+    done = invoke("prepare", "--connector", "crm.json", "--to", "out")
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "out" / CONNECTOR).read_text())["topic.prefix"] == "crm"
+    assert invoke("prepare").exit_code == 3
