@@ -279,3 +279,11 @@ def test_two_connectors_are_examined_and_planned_each_with_its_database(
     assert {table["name"] for table in planned["tables"]} == names
     assert {table["name"] for table in planned["tables"] if table["key"] == ["id"]} == names
     assert {scan["table"] for scan in planned["snapshot"]["tables"]} == names
+
+    topic = any_database.topic("orders")
+    config = load(file)
+    ends = ends_of(config, topic)
+    state_at(config, topic, topic, {partition: end + 5 for partition, end in ends.items()})
+    code, (finding,) = doctor(file)
+    assert (code, finding["check"], finding["subject"]) == (1, "place in the log", topic)
+    assert finding["mend"] == f"lakemark recover --resnapshot {topic}; lakemark run"

@@ -167,6 +167,12 @@ def test_a_topic_with_records_and_other_partitions_is_made_anew(partitions):
         findings(with_topic(partitions=partitions), CONFIG.model_copy(update={"database": None}))
     )
     assert finding.mend.endswith("; lakemark run")
+    entry = {"connect": CONNECT, "database": {"url": "postgresql://u@h/d"}}
+    several = config(
+        output={"topic_prefix": "clean"}, source={"connectors": [entry]}, database=None
+    )
+    (finding,) = bad(findings(with_topic(partitions=partitions), several))
+    assert finding.mend.endswith("; lakemark snapshot start public.orders"), "it has a database"
 
 
 def test_partitions_of_a_change_topic_that_is_not_there_or_not_known():
