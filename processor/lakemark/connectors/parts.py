@@ -49,14 +49,13 @@ class PipelinePart:
             found = connectors.read(self.config, attempts=attempts)
         except LakemarkError as error:
             raise self.error(error) from error
-        return self.among(found)
+        return self.named(found)
 
-    def among(self, connector: Connector) -> Connector:
-        """Return a connector that was read alone as the one of this part."""
+    def named(self, connector: Connector) -> Connector:
+        """Return the connector of this part, whose problems name it."""
         if not self.name:
             return connector
-        problems = tuple(map(self.mistake, connector.problems))
-        return replace(connector.among_several(), problems=problems)
+        return replace(connector, problems=tuple(map(self.mistake, connector.problems)))
 
     def mistake(self, problem: Mistake) -> Mistake:
         """Return a problem that names the connector, and settings as they are in its entry."""

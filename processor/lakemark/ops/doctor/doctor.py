@@ -82,7 +82,7 @@ class _Seen:
 def _seen(part: PipelinePart, deadline_s: float) -> _Seen:
     answers, about_connector = _connector(part.config, deadline_s)
     facts = answers.facts if answers else None
-    connector = part.among(answers.connector) if answers else None
+    connector = part.named(answers.connector) if answers else None
     streams = bool(facts and facts.runs)
     database, about_database = _database(part.config, connector, deadline_s, streams=streams)
     qualifier = connector.qualifier if connector else ""

@@ -95,7 +95,7 @@ def _connectors(parts: Sequence[PipelinePart], deadline_s: float) -> list[Connec
     """Return the connectors, none of which has a problem that a run ends with."""
     questions = [Question("Kafka Connect", partial(connectors.read, part.config)) for part in parts]
     found = [
-        part.among(_answer(part, question, deadline_s))
+        part.named(_answer(part, question, deadline_s))
         for part, question in zip(parts, questions, strict=True)
     ]
     if shared := [part.mistake(mistake) for part, mistake in shared_prefixes(parts, found)]:
@@ -138,7 +138,7 @@ class _SourceTables:
     @property
     def start(self) -> str:
         """The beginning of its topics' names."""
-        return self.connector.topic_prefix + self.connector.settings.get("topic.delimiter", ".")
+        return self.connector.topic_start
 
     def has(self, name: str) -> bool:
         """Say whether it is a connector of which there can be a table of this name."""
