@@ -76,7 +76,7 @@ OUTSIDE: Final = frozenset(
 EDGES: Final[Mapping[str, str]] = {
     "": "__main__ pipeline plans supervisor tasks",
     "kafka": "brokers client_errors records",
-    "connectors": "catalogs connect_rest connector registry",
+    "connectors": "catalogs connect_rest connector parts registry",
     "connectors.mysql": (
         "binlog_snapshot chunk_reader facts_database key_cuts mysql_catalog mysql_chunks "
         "mysql_database mysql_errors mysql_facts mysql_rows mysql_session mysql_windows "

@@ -244,3 +244,46 @@ def test_what_is_broken_in_mariadb_and_mysql_is_named_and_what_it_says_mends_it(
         assert doctor(file) == (0, [])
     finally:
         database.execute(f"DROP USER {user}")
+
+
+@on("mariadb-11.4")
+def test_two_connectors_are_examined_and_planned_each_with_its_database(
+    database: Database, any_database: Database, tmp_path: Path
+):
+    both = (database, any_database)
+    for source in both:
+        source.execute(ORDERS)
+        source.execute("CREATE TABLE events (id int NOT NULL, kind text)")
+        source.execute("INSERT INTO orders VALUES (1, 'a')")
+        source.start_connector()
+        source.stack.kafka.read(source.topic("orders"), count=1)
+    entries = [
+        {"connect": {"url": source.stack.connect.url, "connector": source.name},
+         "database": {"url": source.dsn}}
+        for source in both
+    ]  # fmt: skip
+    file = write_config(database, tmp_path, {"source": {"connectors": entries}, "database": None})
+
+    code, found = doctor(file)
+
+    assert code == 1
+    keys = {(f["connector"], f["subject"]): f["mend"] for f in found if f["check"] == "key"}
+    assert keys.keys() == {(source.name, source.identifier("events")) for source in both}
+    for source in both:
+        mend = keys[source.name, source.identifier("events")]
+        source.execute(mend.replace(PLACEHOLDER, "id"))
+    assert doctor(file) == (0, [])
+
+    planned = json.loads(invoke("plan", "-c", str(file), "-o", "json").stdout)
+    names = {source.topic(table) for source in both for table in ("orders", "events")}
+    assert {table["name"] for table in planned["tables"]} == names
+    assert {table["name"] for table in planned["tables"] if table["key"] == ["id"]} == names
+    assert {scan["table"] for scan in planned["snapshot"]["tables"]} == names
+
+    topic = any_database.topic("orders")
+    config = load(file)
+    ends = ends_of(config, topic)
+    state_at(config, topic, topic, {partition: end + 5 for partition, end in ends.items()})
+    code, (finding,) = doctor(file)
+    assert (code, finding["check"], finding["subject"]) == (1, "place in the log", topic)
+    assert finding["mend"] == f"lakemark recover --resnapshot {topic}; lakemark run"

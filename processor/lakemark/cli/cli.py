@@ -194,6 +194,10 @@ def prepare(
         ),
     ] = None,
     *,
+    name: Annotated[
+        str | None,
+        typer.Option("--connector", metavar="NAME", help="Which one of several connectors."),
+    ] = None,
     to: Annotated[
         Path | None, typer.Option("--to", metavar="DIRECTORY", help="Write files; else print them.")
     ] = None,
@@ -206,7 +210,7 @@ def prepare(
     """
     from lakemark.cli import prepared_files  # noqa: PLC0415
 
-    return prepared_files.answer(connector, config, to=to, force=force)
+    return prepared_files.answer(connector, name, config, to=to, force=force)
 
 
 @app.command()

@@ -9,22 +9,26 @@ from rich.console import Console
 from lakemark.cli.invocation import FAILED, OK, USAGE, hide, load
 from lakemark.cli.presentation import error_console, say, show_line, show_lines
 from lakemark.model.findings import SIGNS, Verdict
-from lakemark.ops.prepare.prepare import Prepared, config_of, prepare
+from lakemark.ops.prepare.prepare import Prepared, chosen, config_of, prepare
 from lakemark.settings.config import Config
 from lakemark.settings.layers import ENV_PREFIX, NOT_SETTINGS
 from lakemark.settings.locate import DEFAULT
 
 
-def answer(connector: Path | None, config: Path | None, *, to: Path | None, force: bool) -> int:
+def answer(
+    connector: Path | None, name: str | None, config: Path | None, *, to: Path | None, force: bool
+) -> int:
     """Write or print what is prepared, and return the exit code.
 
     Args:
         connector: the connector's file; None for the configuration's connector.
+        name: of the connector, where the configuration has several.
         config: the configuration that was named.
         to: the directory; None to print.
         force: overwrite what is there.
     """
-    known = _configuration(connector, config)
+    known = _configuration(connector, name, config)
+    known = known and chosen(known, name, connector)
     asks = known is not None and known.database is not None
     found = prepare(config_of(connector, known) if connector else _required(known), asks=asks)
     if to is None:
@@ -34,11 +38,12 @@ def answer(connector: Path | None, config: Path | None, *, to: Path | None, forc
     return _close(found)
 
 
-def _configuration(connector: Path | None, config: Path | None) -> Config | None:
-    """Return the configuration; None where a connector's file is all there is."""
+def _configuration(connector: Path | None, name: str | None, config: Path | None) -> Config | None:
+    """Return the configuration; None where a connector's file is all there is, and enough."""
     set_ = any(name.startswith(ENV_PREFIX) and name not in NOT_SETTINGS for name in os.environ)
     named = config or os.environ.get("LAKEMARK_CONFIG") or Path(DEFAULT).is_file()
-    return load(config).config if named or set_ or connector is None else None
+    needed = connector is None or name is not None
+    return load(config).config if named or set_ or needed else None
 
 
 def _required(config: Config | None) -> Config:

@@ -92,6 +92,17 @@ class Connector:
             chosen=QualifiedChoice(qualifier, self.chosen.own),
         )
 
+    def alone(self) -> "Connector":
+        """Return the connector as the only one: its tables have the names of its database."""
+        signal = self.signal_table
+        return replace(
+            self,
+            qualifier="",
+            signal_table=None if signal is None else self.bare(signal),
+            tables=self.tables.own,
+            chosen=self.chosen.own,
+        )
+
     def bare(self, table: str) -> str:
         """Return the name that a table of this connector has in its database."""
         found = unqualified(self.qualifier, table)

@@ -43,6 +43,7 @@ class Finding:
         verdict: how grave.
         reason: what was found, never a cell value.
         mend: the exact statement, command or setting that mends it; empty when nothing is to do.
+        connector: of which of several connectors; empty where there is one, or it is of all.
     """
 
     check: str
@@ -50,6 +51,7 @@ class Finding:
     verdict: Verdict
     reason: str
     mend: str = ""
+    connector: str = ""
 
 
 def fine(check: str, subject: str, reason: str) -> Finding:
@@ -114,9 +116,10 @@ def gathered(findings: Sequence[Finding]) -> list[Finding]:
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
         texts = (without(finding.subject, text) for text in (finding.reason, finding.mend))
-        groups.setdefault((finding.check, finding.verdict, *texts), []).append(finding)
+        key = (finding.connector, finding.check, finding.verdict, *texts)
+        groups.setdefault(key, []).append(finding)
     shown = []
-    for (_, _, reason, mend), found in groups.items():
+    for (*_, reason, mend), found in groups.items():
         if len(found) == 1:
             shown += found
             continue

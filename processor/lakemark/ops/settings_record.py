@@ -46,19 +46,12 @@ class Change(msgspec.Struct, frozen=True):
 def masked(config: Config) -> dict[str, str]:
     """Return every setting as text, by its dotted path, without secrets."""
     hide = config.masks().foreign
-    connectors = [*map(hide, _connectors(config))]
+    connectors = [*map(hide, config.connector_names)]
     listed = {CONNECTORS: ", ".join(connectors)} if connectors else {}
     return listed | {
         _name(path, connectors): MASK if secret and value else hide(value)
         for path, value, secret in leaves(config)
     }
-
-
-def _connectors(config: Config) -> list[str]:
-    """Return the names of several connectors, with Connect's address where two have one name."""
-    places = [entry.place for entry in config.source.connectors]
-    names = [name for _, name in places]
-    return [name if names.count(name) == 1 else f"{name}@{url}" for url, name in places]
 
 
 def _name(path: SettingPath, connectors: Sequence[str]) -> str:

@@ -455,6 +455,20 @@ class Config(Section):
         """Say whether this is one of the `parts` of several connectors."""
         return bool(self._beside)
 
+    @property
+    def connector_names(self) -> tuple[str, ...]:
+        """The names of several connectors, in their order; no two are the same.
+
+        Where two have one name Connect's address follows it, or the file's whole path.
+        """
+        entries = self.source.connectors
+        short = [e.connect.connector if e.connect else Path(e.place[1]).name for e in entries]
+        whole = [f"{e.place[1]}@{e.place[0]}" if e.connect else e.place[1] for e in entries]
+        return tuple(
+            name if short.count(name) == 1 else full
+            for name, full in zip(short, whole, strict=True)
+        )
+
     @cached_property
     def _parts(self) -> tuple["Config", ...]:
         return tuple(map(self._part, self.source.connectors))

@@ -6,7 +6,7 @@ import pytest
 
 from lakemark.kafka.output_names import TRANSACTION_MS, group_of, topic_settings
 from lakemark.ops.doctor.checks_outputs import findings, needed_bytes, tables_of
-from lakemark.ops.doctor.checks_topics import KafkaFacts, OutputFacts, Topic
+from lakemark.ops.doctor.checks_topics import ChangeTopics, KafkaFacts, OutputFacts, Topic
 from lakemark.sink.output.publisher import OutputPlan
 from lakemark.state.tables import PipelineState, TableState
 from tests.kit.connector_settings import config, parse
@@ -32,8 +32,7 @@ FACTS = KafkaFacts(
         CLEAN: Topic(EVERYTHING, 3, MADE),
         "clean.public.items": Topic(EVERYTHING, 1, MADE),
     },
-    tables=CHANGES,
-    streams=True,
+    captured=(ChangeTopics(CHANGES, streams=True),),
     outputs=OutputFacts(
         tables=CHANGES,
         groups={group_of("shop", table): frozenset({"read", "describe"}) for table in CHANGES},
@@ -168,6 +167,12 @@ def test_a_topic_with_records_and_other_partitions_is_made_anew(partitions):
         findings(with_topic(partitions=partitions), CONFIG.model_copy(update={"database": None}))
     )
     assert finding.mend.endswith("; lakemark run")
+    entry = {"connect": CONNECT, "database": {"url": "postgresql://u@h/d"}}
+    several = config(
+        output={"topic_prefix": "clean"}, source={"connectors": [entry]}, database=None
+    )
+    (finding,) = bad(findings(with_topic(partitions=partitions), several))
+    assert finding.mend.endswith("; lakemark snapshot start public.orders"), "it has a database"
 
 
 def test_partitions_of_a_change_topic_that_is_not_there_or_not_known():

@@ -7,7 +7,7 @@ import pytest
 from lakemark.kafka.own_topics import topic_plan
 from lakemark.ops import stored_state
 from lakemark.ops.doctor.checks_place import PlaceFacts
-from lakemark.ops.doctor.checks_topics import KafkaFacts, Topic, findings
+from lakemark.ops.doctor.checks_topics import ChangeTopics, KafkaFacts, Topic, findings
 from lakemark.state.data_loss import Held
 from lakemark.state.tables import PipelineState, TableState
 from tests.kit.connector_settings import config
@@ -26,8 +26,7 @@ FACTS = KafkaFacts(
     operations=EVERYTHING,
     group=frozenset({"read", "describe"}),
     topics=OURS | {ORDERS: Topic(EVERYTHING, 2, KEPT), ITEMS: Topic(EVERYTHING, 1, KEPT)},
-    tables={"public.orders": ORDERS, "public.items": ITEMS},
-    streams=True,
+    captured=(ChangeTopics({"public.orders": ORDERS, "public.items": ITEMS}, streams=True),),
 )
 
 
@@ -37,7 +36,12 @@ def with_topic(name, facts=FACTS, **changes):
 
 def without(*names, **changes):
     kept = {name: topic for name, topic in FACTS.topics.items() if name not in names}
-    return replace(FACTS, topics=kept, **changes)
+    return replace(capturing(**changes), topics=kept)
+
+
+def capturing(**changes):
+    (captured,) = FACTS.captured
+    return replace(FACTS, captured=(replace(captured, **changes),))
 
 
 def test_all_in_order():
@@ -136,11 +140,11 @@ def test_the_group_of_the_process_that_runs_the_pipeline():
 
 
 def test_the_topic_that_says_that_the_connector_begins():
-    facts = replace(FACTS, schema_topic="shop")
+    facts = capturing(schema_topic="shop")
     (finding,) = bad(findings(facts, CONFIG))
     assert (finding.subject, finding.verdict) == ("shop", WARNING)
     assert "include.schema.changes" in finding.mend
-    assert bad(findings(replace(facts, streams=False), CONFIG)) == []
+    assert bad(findings(capturing(schema_topic="shop", streams=False), CONFIG)) == []
     seen = {**FACTS.topics, "shop": Topic(EVERYTHING, 1, KEPT)}
     assert bad(findings(replace(facts, topics=seen), CONFIG)) == []
     (finding,) = bad(

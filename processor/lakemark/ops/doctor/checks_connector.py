@@ -101,7 +101,7 @@ def of_settings(
         traits: of its kind.
     """
     return [
-        *(_setting(problem) for problem in problems),
+        *(of_setting(problem) for problem in problems),
         *_modes(settings),
         *traits.findings(settings),
         *_snapshot_mode(settings),
@@ -150,7 +150,8 @@ def _committed(facts: ConnectorFacts, config: Config) -> Iterator[Finding]:
         yield fine(COMMITTED, facts.name, reason)
 
 
-def _setting(problem: Mistake) -> Finding:
+def of_setting(problem: Mistake) -> Finding:
+    """Return the finding of a problem with a setting of the connector."""
     return of_problem(SETTING, problem.path.removeprefix("connector: "), problem)
 
 

@@ -165,7 +165,7 @@ def _partitions(
         make_command(config, name, needed, _made_with(config)),
         "lakemark run",
     ]
-    if config.database is not None and not empty:
+    if any(part.database for part in config.parts) and not empty:
         anew.append(f"lakemark snapshot start {table}")
     yield warning(
         CHECK,

@@ -1,7 +1,7 @@
 """Brokers and topics: from their answers to findings. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
@@ -57,6 +57,23 @@ class OutputFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeTopics:
+    """The change topics of a connector.
+
+    Attributes:
+        tables: the topic of each captured table.
+        streams: whether the connector runs, so that topics should exist.
+        schema_topic: the connector's topic of changed schemas, where it is read.
+        connector: its name, where there are several.
+    """
+
+    tables: Mapping[str, str]
+    streams: bool
+    schema_topic: str = ""
+    connector: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaFacts:
     """Facts from the brokers.
 
@@ -67,13 +84,11 @@ class KafkaFacts:
         operations: what we may do with the cluster; None: unknown.
         group: what we may do with the group of `ownership`; None: unknown.
         topics: those asked for that exist, our own included.
-        tables: the topic of each captured table.
-        streams: whether the connector runs, so that topics should exist.
+        captured: the change topics of each connector that is known.
         ahead_s: by how much the newest record of the change topics is in our future; None: there
             is none.
         place: how far the pipeline has read.
         outputs: what is known of the output topics.
-        schema_topic: the connector's topic of changed schemas, where it is read.
     """
 
     cluster_id: str
@@ -82,12 +97,15 @@ class KafkaFacts:
     operations: frozenset[str] | None
     group: frozenset[str] | None
     topics: Mapping[str, Topic]
-    tables: Mapping[str, str]
-    streams: bool
+    captured: Sequence[ChangeTopics]
     ahead_s: float | None = None
     place: PlaceFacts = field(default_factory=PlaceFacts)
     outputs: OutputFacts = field(default_factory=OutputFacts)
-    schema_topic: str = ""
+
+    @property
+    def tables(self) -> Mapping[str, str]:
+        """The topic of each captured table, of all connectors."""
+        return {table: topic for one in self.captured for table, topic in one.tables.items()}
 
 
 def findings(facts: KafkaFacts, config: Config) -> list[Finding]:
@@ -95,8 +113,7 @@ def findings(facts: KafkaFacts, config: Config) -> list[Finding]:
     return [
         _brokers(facts, config),
         *_clock(facts.ahead_s),
-        *_change_topics(facts, config),
-        *_schema_topic(facts, config),
+        *_captured(facts, config),
         *_own_topics(facts, config),
         *_group(facts, config),
         *checks_place.findings(facts.place, config),
@@ -122,30 +139,36 @@ def _clock(ahead_s: float | None) -> Iterator[Finding]:
 # --- change topics ---------------------------------------------------------------------------
 
 
-def _change_topics(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
-    existing = {t: name for t, name in facts.tables.items() if name in facts.topics}
-    if facts.tables and not existing and facts.streams:
-        table, topic = next(iter(facts.tables.items()))
+def _captured(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
+    for one in facts.captured:
+        for found in (*_change_topics(one, facts, config), *_schema_topic(one, facts, config)):
+            yield replace(found, connector=one.connector)
+
+
+def _change_topics(captured: ChangeTopics, facts: KafkaFacts, config: Config) -> Iterator[Finding]:
+    existing = {t: name for t, name in captured.tables.items() if name in facts.topics}
+    if captured.tables and not existing and captured.streams:
+        table, topic = next(iter(captured.tables.items()))
         yield warning(
             "change topic",
             topic,
-            f"none of the {len(facts.tables)} captured tables has a topic, {table} neither: there"
-            " was no event yet, or the topics have other names",
+            f"none of the {len(captured.tables)} captured tables has a topic, {table} neither:"
+            " there was no event yet, or the topics have other names",
             "check topic.prefix and routers of the connector; set source.topics where they rename",
         )
         return
-    for table, name in facts.tables.items():
+    for table, name in captured.tables.items():
         if table not in existing:
             yield fine("change topic", name, "not there yet: the table's first event creates it")
         else:
             yield from _change_topic(name, facts.topics[name], config)
 
 
-def _schema_topic(facts: KafkaFacts, config: Config) -> Iterator[Finding]:
-    name = facts.schema_topic
+def _schema_topic(captured: ChangeTopics, facts: KafkaFacts, config: Config) -> Iterator[Finding]:
+    name = captured.schema_topic
     if name in facts.topics:
         yield from _change_topic(name, facts.topics[name], config)
-    elif name and facts.streams:
+    elif name and captured.streams:
         yield warning(
             "change topic",
             name,

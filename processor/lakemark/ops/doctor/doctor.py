@@ -5,20 +5,29 @@
 3. the database is asked about those tables, and
 4. the brokers about their topics.
 
+With several connectors steps 2 and 3 are done for all of them at the same time, and findings say of
+which one they are; the brokers are asked once.
+
 If one of them does not answer, its own checks are errors, with the reason; all others go on with
 what is known. Every call has a deadline of its own, and each of the four `DEADLINE_S`.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final
 
+from lakemark.connectors.connector import Connector
 from lakemark.connectors.database import DatabaseAccess, Examination
+from lakemark.connectors.parts import PipelinePart, parts_of, shared_prefixes
 from lakemark.connectors.registry import database_of
 from lakemark.errors import ConfigError, LakemarkError
 from lakemark.model.findings import Finding, fine, of_error, unchecked
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.ops.doctor import checks_connector, checks_machine, checks_outputs, checks_topics
+from lakemark.ops.doctor.checks_connector import ConnectorFacts
 from lakemark.ops.doctor.facts_connector import ConnectorAnswers, connector_facts
-from lakemark.ops.doctor.facts_kafka import kafka_facts
+from lakemark.ops.doctor.facts_kafka import SourceTopics, kafka_facts
 from lakemark.ops.doctor.facts_machine import machine_facts
 from lakemark.ops.question import Question
 from lakemark.settings.config import Config
@@ -29,11 +38,13 @@ with the default timeouts, a broker that is away 30 s."""
 
 
 def examine(config: Config, *, deadline_s: float = DEADLINE_S) -> list[Finding]:
-    """Return all findings: about brokers, topics, connector, database and machine."""
+    """Return all findings: about brokers, topics, connectors, databases and machine."""
     machine = Question("this machine", lambda: machine_facts(config))
-    connector, about_connector = _connector(config, deadline_s)
-    database, about_database = _database(config, connector, deadline_s)
-    about_kafka = _kafka(config, connector, database, deadline_s)
+    parts = parts_of(config)
+    with ThreadPoolExecutor(len(parts), "doctor") as pool:
+        seen = [*pool.map(lambda part: _seen(part, deadline_s), parts)]
+    about_kafka = _kafka(config, seen, deadline_s)
+    about_connectors = [finding for one in seen for finding in one.findings]
     try:
         about_machine = checks_machine.findings(machine.result(deadline_s))
     except LakemarkError as error:
@@ -41,7 +52,48 @@ def examine(config: Config, *, deadline_s: float = DEADLINE_S) -> list[Finding]:
             *of_error("machine", "", error),
             *unchecked(checks_machine.CHECKS, "the look at this machine did not end"),
         ]
-    return [*about_kafka, *about_connector, *about_database, *about_machine]
+    return [*about_kafka, *about_connectors, *_shared_prefixes(seen), *about_machine]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A connector and its database, after the look at both.
+
+    Attributes:
+        part: of the configuration.
+        connector: among the others; None if it gave no answer.
+        facts: about it; None likewise.
+        tables: that have events; None where nobody knows them.
+        findings: about both.
+    """
+
+    part: PipelinePart
+    connector: Connector | None
+    facts: ConnectorFacts | None
+    tables: list[str] | None
+    findings: list[Finding]
+
+    @property
+    def topics(self) -> SourceTopics:
+        runs = bool(self.facts and self.facts.runs)
+        return SourceTopics(self.part, self.connector, self.tables, runs)
+
+
+def _seen(part: PipelinePart, deadline_s: float) -> _Seen:
+    answers, about_connector = _connector(part.config, deadline_s)
+    facts = answers.facts if answers else None
+    connector = part.named(answers.connector) if answers else None
+    streams = bool(facts and facts.runs)
+    database, about_database = _database(part.config, connector, deadline_s, streams=streams)
+    qualifier = connector.qualifier if connector else ""
+    findings = [part.finding(one, qualifier) for one in (*about_connector, *about_database)]
+    return _Seen(part, connector, facts, database.tables if database else None, findings)
+
+
+def _shared_prefixes(seen: Sequence[_Seen]) -> Iterator[Finding]:
+    parts, known = [one.part for one in seen], [one.connector for one in seen]
+    for part, mistake in shared_prefixes(parts, known):
+        yield part.finding(checks_connector.of_setting(mistake))
 
 
 def _connector(config: Config, deadline_s: float) -> tuple[ConnectorAnswers | None, list[Finding]]:
@@ -58,22 +110,20 @@ def _connector(config: Config, deadline_s: float) -> tuple[ConnectorAnswers | No
 
 
 def _database(
-    config: Config, answers: ConnectorAnswers | None, deadline_s: float
+    config: Config, connector: Connector | None, deadline_s: float, *, streams: bool
 ) -> tuple[Examination | None, list[Finding]]:
     if config.database is None:
         reason = "is not configured: there are no snapshots, and types come from schemas or a file"
         return None, [fine("database", "", reason)]
-    settings = answers.connector.settings if answers else {}
-    database = database_of(DatabaseAccess(config.database, _modes(answers), settings))
+    settings = connector.settings if connector else {}
+    qualifier = connector.qualifier if connector else ""
+    access = DatabaseAccess(config.database, _modes(settings), settings, qualifier=qualifier)
+    database = database_of(access)
     named = config.source.tables or settings.get("table.include.list")
     try:
         examination = Question(
             "the database",
-            lambda: database.examine(
-                answers.connector if answers else None,
-                streams=bool(answers and answers.facts.runs),
-                chosen=bool(named),
-            ),
+            lambda: database.examine(connector, streams=streams, chosen=bool(named)),
         ).result(deadline_s)
     except LakemarkError as error:
         return None, [
@@ -83,38 +133,32 @@ def _database(
     return examination, examination.findings
 
 
-def _modes(answers: ConnectorAnswers | None) -> HandlingModes:
+def _modes(settings: Mapping[str, str]) -> HandlingModes:
     try:
-        return HandlingModes.from_connector(answers.connector.settings if answers else {})
+        return HandlingModes.from_connector(settings)
     except ConfigError:  # a finding of the connector's
         return HandlingModes()
 
 
-def _kafka(
-    config: Config,
-    answers: ConnectorAnswers | None,
-    database: Examination | None,
-    deadline_s: float,
-) -> list[Finding]:
-    tables = database.tables if database else None
+def _kafka(config: Config, seen: Sequence[_Seen], deadline_s: float) -> list[Finding]:
     outputs = checks_outputs.CHECKS if config.output else ()
     try:
-        facts = Question(
-            "Kafka",
-            lambda: kafka_facts(
-                config,
-                answers.connector if answers else None,
-                tables,
-                streams=bool(answers and answers.facts.runs),
-            ),
-        ).result(deadline_s)
+        facts = Question("Kafka", lambda: kafka_facts(config, [one.topics for one in seen])).result(
+            deadline_s
+        )
     except LakemarkError as error:
         return [
             *of_error("brokers", config.kafka.bootstrap_servers, error),
             *unchecked((*checks_topics.CHECKS[1:], *outputs), "the brokers did not answer"),
         ]
-    findings = [*checks_topics.findings(facts, config), *checks_outputs.findings(facts, config)]
-    if answers is None:
-        why = "which topics it writes is unknown without the connector"
-        return findings + unchecked(["change topic", *outputs], why)
-    return findings + checks_connector.other_cluster(answers.facts, facts.cluster_id)
+    parts = {one.part.name: one.part for one in seen}
+    found = [*checks_topics.findings(facts, config), *checks_outputs.findings(facts, config)]
+    findings = [parts[f.connector].finding(f) if f.connector in parts else f for f in found]
+    for one in seen:
+        if one.facts is None:
+            why = "which topics it writes is unknown without the connector"
+            more = unchecked(["change topic", *outputs], why)
+        else:
+            more = checks_connector.other_cluster(one.facts, facts.cluster_id)
+        findings += map(one.part.finding, more)
+    return findings

@@ -3,62 +3,75 @@
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from lakemark.connectors.connector import Connector
+from lakemark.connectors.parts import PipelinePart
 from lakemark.errors import DependencyError, StateVersionError
 from lakemark.kafka.brokers import Cluster
 from lakemark.kafka.output_names import group_of, topic_of
 from lakemark.kafka.own_topics import owner_group, topic_plan
 from lakemark.model.offsets import Offsets
+from lakemark.model.wanted import Wanted
 from lakemark.ops.doctor.checks_outputs import tables_of
 from lakemark.ops.doctor.checks_place import PlaceFacts
-from lakemark.ops.doctor.checks_topics import KafkaFacts, OutputFacts, Topic
+from lakemark.ops.doctor.checks_topics import ChangeTopics, KafkaFacts, OutputFacts, Topic
 from lakemark.ops.stored_state import Stored, newest_state, paused_tables
 from lakemark.settings.config import Config
+from lakemark.settings.table_id import qualified
 from lakemark.state.data_loss import Held
 from lakemark.state.selection import select
 
 
-def kafka_facts(
-    config: Config, connector: Connector | None, tables: Sequence[str] | None, *, streams: bool
-) -> KafkaFacts:
+@dataclass(frozen=True, slots=True)
+class SourceTopics:
+    """A connector whose topics are looked at.
+
+    Attributes:
+        part: of the configuration.
+        connector: None when it is unknown: then none of its topics is.
+        tables: the captured tables; None when they are unknown: then the topics tell.
+        streams: whether the connector runs.
+    """
+
+    part: PipelinePart
+    connector: Connector | None
+    tables: Sequence[str] | None
+    streams: bool
+
+
+def kafka_facts(config: Config, sources: Sequence[SourceTopics]) -> KafkaFacts:
     """Return all facts about brokers and topics.
 
     Args:
         config: ours.
-        connector: None when it is unknown: then only our own topics are looked at.
-        tables: the captured tables; None when they are unknown: then the topics tell.
-        streams: whether the connector runs.
+        sources: its connectors.
 
     Raises:
         DependencyError: the brokers do not answer.
         InvalidConfig: they do not let us in.
     """
     with Cluster(config) as cluster:
-        return _facts(cluster, config, connector, tables, streams=streams)
+        return _facts(cluster, config, sources)
 
 
-def _facts(
-    cluster: Cluster,
-    config: Config,
-    connector: Connector | None,
-    tables: Sequence[str] | None,
-    *,
-    streams: bool,
-) -> KafkaFacts:
+def _facts(cluster: Cluster, config: Config, sources: Sequence[SourceTopics]) -> KafkaFacts:
     brokers = cluster.brokers()
-    of_tables = _change_topics(cluster, config, connector, tables) if connector else {}
+    captured = [_captured(cluster, source) for source in sources]
     stored, missing = _stored(config)
-    if connector and stored.state:
-        select(stored.state, connector.wanted)  # as the next start does
+    connectors = [source.connector for source in sources if source.connector]
+    if stored.state and len(connectors) == len(sources):  # as the next start does
+        select(stored.state, Wanted.by_any([connector.wanted for connector in connectors]))
     read = stored.state.offsets if stored.state else {}
-    outputs = tables_of(config, connector, of_tables, stored.state)
+    outputs: dict[str, str] = {}
+    for source, one in zip(sources, captured, strict=True):
+        outputs |= tables_of(source.part.config, source.connector, one.tables, stored.state)
     written = [topic_of(config.output.topic_prefix, t) for t in outputs] if config.output else []
-    schema_topic = connector.schema_topic if connector else ""
-    asked = (*topic_plan(config), *of_tables.values(), schema_topic, *read, *written)
-    names = dict.fromkeys(filter(None, asked))
-    topics = _topics(cluster, list(names))
-    change = [name for name in of_tables.values() if name in topics and topics[name].partitions]
+    changes = [topic for one in captured for topic in one.tables.values()]
+    schema_topics = [one.schema_topic for one in captured if one.schema_topic]
+    asked = (*topic_plan(config), *changes, *schema_topics, *read, *written)
+    topics = _topics(cluster, list(dict.fromkeys(asked)))
+    change = [name for name in changes if name in topics and topics[name].partitions]
     groups = [group_of(config.name, table) for table in outputs]
     permitted = cluster.permitted_with_groups([owner_group(config), *groups])
     return KafkaFacts(
@@ -68,8 +81,7 @@ def _facts(
         operations=brokers.operations,
         group=permitted.pop(owner_group(config)),
         topics=topics,
-        tables=of_tables,
-        streams=streams,
+        captured=captured,
         ahead_s=_ahead(cluster.newest_ms(change)),
         place=_place(cluster, stored, topics, missing),
         outputs=OutputFacts(
@@ -78,8 +90,15 @@ def _facts(
             groups=permitted,
             transaction_ms=brokers.transaction_ms,
         ),
-        schema_topic=schema_topic,
     )
+
+
+def _captured(cluster: Cluster, source: SourceTopics) -> ChangeTopics:
+    connector = source.connector
+    if connector is None:
+        return ChangeTopics({}, streams=False, connector=source.part.name)
+    tables = _change_topics(cluster, source.part.config, connector, source.tables)
+    return ChangeTopics(tables, source.streams, connector.schema_topic, source.part.name)
 
 
 def _empty(cluster: Cluster, names: Sequence[str]) -> frozenset[str]:
@@ -95,7 +114,8 @@ def _change_topics(
     """Return the topic of each captured table and of the signal table."""
     if tables is None or config.source.topics:
         start = connector.topic_prefix + connector.settings.get("topic.delimiter", ".")
-        return {n.removeprefix(start): n for n in cluster.topics(connector.topic_pattern)}
+        names = cluster.topics(connector.topic_pattern)
+        return {qualified(connector.qualifier, n.removeprefix(start)): n for n in names}
     signal = [connector.signal_table] if connector.signal_table else []
     return {table: connector.topic_of(table) for table in (*tables, *signal)}
 

@@ -1,6 +1,6 @@
 """Questions to brokers and checkpoint for `lakemark plan`; nothing is written."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lakemark.connectors.connector import Connector
@@ -9,6 +9,7 @@ from lakemark.kafka.brokers import Cluster
 from lakemark.kafka.output_names import topic_of
 from lakemark.kafka.own_topics import topic_plan
 from lakemark.kafka.records import read_compacted
+from lakemark.model.wanted import Wanted
 from lakemark.ops import lag, settings_record
 from lakemark.ops.settings_record import SettingsRecord
 from lakemark.ops.stored_state import Stored, newest_state
@@ -43,8 +44,12 @@ class LogFacts:
     control: Held = field(default_factory=lambda: Held({}, {}, {}))
 
 
-def log_facts(config: Config, connector: Connector) -> LogFacts:
+def log_facts(config: Config, connectors: Sequence[Connector]) -> LogFacts:
     """Return all facts about topics, offsets and the checkpoint.
+
+    Args:
+        config: ours.
+        connectors: all of them.
 
     Raises:
         DependencyError: the brokers do not answer.
@@ -60,10 +65,13 @@ def log_facts(config: Config, connector: Connector) -> LogFacts:
         except (DependencyError, StateVersionError) as error:
             missing = error
         if stored and stored.state:
-            connector = connector.having_written(stored.state.output_prefixes)
-            back = select(stored.state, connector.wanted).back  # as the next start does
+            written = stored.state.output_prefixes
+            connectors = [connector.having_written(written) for connector in connectors]
+            wanted = Wanted.by_any([connector.wanted for connector in connectors])
+            back = select(stored.state, wanted).back  # as the next start does
         read = list(stored.state.offsets) if stored and stored.state else []
-        names = list(dict.fromkeys([*cluster.topics(connector.topic_pattern), *read]))
+        named = [n for connector in connectors for n in cluster.topics(connector.topic_pattern)]
+        names = list(dict.fromkeys([*named, *read]))
         ends = cluster.end_offsets(names, committed=False)
         kafka = lag.Ends(lag.offsets(cluster.start_offsets(names)), lag.offsets(ends))
         settings, ids = cluster.settings_of(counts), cluster.topic_ids(read)

@@ -1,6 +1,6 @@
 """`lakemark plan`: what would a run do? Asks everybody, changes nothing.
 
-1. the connector says what it captures; what cannot work in it is the error that a run ends with;
+1. each connector says what it captures; what cannot work in one is the error that a run ends with;
 2. the brokers say which topics there are, the checkpoint where it goes on, the database its tables;
 3. each Delta table is compared with the columns of its source by the sink's own rules;
 4. the settings are compared with those that the query last ran with.
@@ -9,8 +9,10 @@ If one of them does not answer, the command ends with the usual error. Every cal
 its own, and all calls to one of them together have `DEADLINE_S`.
 """
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,7 +20,9 @@ from lakemark.connectors import connector as connectors
 from lakemark.connectors.catalogs import catalog_of
 from lakemark.connectors.connector import Connector
 from lakemark.connectors.database import DatabaseAccess, PlannedTables
+from lakemark.connectors.parts import PipelinePart, parts_of, shared_prefixes
 from lakemark.connectors.registry import database_of
+from lakemark.errors import LakemarkError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.ops import settings_record
@@ -29,9 +33,12 @@ from lakemark.ops.plan.planned import Plan, PlannedTable, Problem, Standing, Tar
 from lakemark.ops.question import Question
 from lakemark.ops.settings_record import Change
 from lakemark.settings.config import Config
-from lakemark.settings.table_id import is_table
+from lakemark.settings.layers import InvalidConfig
+from lakemark.settings.table_id import is_table, qualified, unqualified
 from lakemark.state.data_loss import Held
 from lakemark.version import __version__
+
+T = TypeVar("T")
 
 DEADLINE_S: Final = 60.0
 """For everything that one of them has to say; the worst case is as in `doctor`."""
@@ -47,20 +54,25 @@ def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
 
     Raises:
         DependencyError: somebody does not answer.
-        InvalidConfig: somebody refuses us, or the connector cannot be used.
+        InvalidConfig: somebody refuses us, or a connector cannot be used.
     """
-    connector = Question("Kafka Connect", lambda: connectors.read(config)).result(deadline_s)
-    connector.require()
-    about_log = Question("Kafka", lambda: log_facts(config, connector))
-    about_source = Question("the database", lambda: _source(config, connector))
-    log, source = about_log.result(deadline_s), about_source.result(deadline_s)
-    facts = _Known(config, connector, log, source)
+    parts = parts_of(config)
+    found = _connectors(parts, deadline_s)
+    about_log = Question("Kafka", lambda: log_facts(config, found))
+    about_tables = [
+        (part, connector, Question("the database", partial(_tables, part.config, connector)))
+        for part, connector in zip(parts, found, strict=True)
+    ]
+    log = about_log.result(deadline_s)
+    sources = [
+        _SourceTables(part, connector, _answer(part, question, deadline_s))
+        for part, connector, question in about_tables
+    ]
+    facts = _Known(config, sources, log)
     names = facts.names()
-    found = Question("the lake", lambda: targets(config, connector, names, facts.state)).result(
-        deadline_s
-    )
+    at_lake = Question("the lake", lambda: facts.targets(names)).result(deadline_s)
     outputs = Question("Kafka", lambda: output_facts(config, names)).result(deadline_s)
-    tables = tuple(facts.table(name, names[name], found[name]) for name in sorted(names))
+    tables = tuple(facts.table(name, names[name], at_lake[name]) for name in sorted(names))
     compared, changes = facts.changes()
     return Plan(
         name=config.name,
@@ -72,21 +84,42 @@ def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
             *planned.output_topics(config, tables, log.known, outputs),
         ),
         starts=facts.starts,
-        snapshot=planned.snapshot(config, source.sizes, source.refused, source.chunk_bytes)
-        if config.database is not None
-        else None,
+        snapshot=facts.snapshot(),
         compared=compared,
         changes=tuple(changes),
         problems=tuple(facts.problems()),
     )
 
 
-def _source(config: Config, connector: Connector) -> PlannedTables:
+def _connectors(parts: Sequence[PipelinePart], deadline_s: float) -> list[Connector]:
+    """Return the connectors, none of which has a problem that a run ends with."""
+    questions = [Question("Kafka Connect", partial(connectors.read, part.config)) for part in parts]
+    found = [
+        part.named(_answer(part, question, deadline_s))
+        for part, question in zip(parts, questions, strict=True)
+    ]
+    if shared := [part.mistake(mistake) for part, mistake in shared_prefixes(parts, found)]:
+        raise InvalidConfig(shared)
+    for connector in found:
+        connector.require()
+    return found
+
+
+def _answer(part: PipelinePart, question: Question[T], deadline_s: float) -> T:
+    try:
+        return question.result(deadline_s)
+    except LakemarkError as error:
+        raise part.error(error) from error
+
+
+def _tables(config: Config, connector: Connector) -> PlannedTables:
     modes = HandlingModes.from_connector(connector.settings)
     if config.database is None:
         found = catalog_of(config, modes, connector).read(None)
         return PlannedTables({t: s for t, s in found.items() if _is_table(connector, t)})
-    access = DatabaseAccess(config.database, modes, connector.settings)
+    access = DatabaseAccess(
+        config.database, modes, connector.settings, qualifier=connector.qualifier
+    )
     return database_of(access).planned_tables(connector)
 
 
@@ -94,13 +127,29 @@ def _is_table(connector: Connector, name: str) -> bool:
     return name in connector.tables and name != connector.signal_table
 
 
+@dataclass(frozen=True, slots=True)
+class _SourceTables:
+    """A connector, and the tables that its database or its schema file has for it."""
+
+    part: PipelinePart
+    connector: Connector
+    tables: PlannedTables
+
+    @property
+    def start(self) -> str:
+        """The beginning of its topics' names."""
+        return self.connector.topic_start
+
+    def has(self, name: str) -> bool:
+        """Say whether it is a connector of which there can be a table of this name."""
+        return unqualified(self.connector.qualifier, name) is not None
+
+
 class _Known:
     """All facts together, and the parts of the plan that follow from them."""
 
-    def __init__(
-        self, config: Config, connector: Connector, log: LogFacts, source: PlannedTables
-    ) -> None:
-        self._config, self._connector, self._log, self._source = config, connector, log, source
+    def __init__(self, config: Config, sources: Sequence[_SourceTables], log: LogFacts) -> None:
+        self._config, self._sources, self._log = config, sources, log
         self.state = log.stored.state if log.stored else None
         self.starts: tuple[planned.Start, ...] = ()
         if log.stored is not None:  # else nobody knows where it goes on
@@ -118,31 +167,61 @@ class _Known:
 
         The value is the catalog's schema; None for a table that the catalog does not have.
         """
-        names: dict[str, TableSchema | None] = dict(self._source.schemas)
+        names: dict[str, TableSchema | None] = {}
         known = self.state.tables if self.state else ()
-        for name in (*known, *self._by_topics()):
-            if _is_table(self._connector, name):
-                names.setdefault(name, None)
+        for source in self._sources:
+            names |= source.tables.schemas
+            for name in (*known, *self._by_topics(source)):
+                if _is_table(source.connector, name):
+                    names.setdefault(name, None)
         return names
 
-    def _by_topics(self) -> list[str]:
+    def _by_topics(self, source: _SourceTables) -> list[str]:
         """Return tables named by their topics; none where a router has renamed these."""
-        if self._config.source.topics:
+        if source.part.config.source.topics:
             return []
-        settings = self._connector.settings
-        start = self._connector.topic_prefix + settings.get("topic.delimiter", ".")
-        topics = [topic for topic in self._log.known.ends if topic.startswith(start)]
-        known = {self._connector.topic_of(name) for name in self._source.schemas}
-        return [
-            t.removeprefix(start) for t in topics if t not in known and is_table(t[len(start) :])
+        connector, start = source.connector, source.start
+        starts = {other.start for other in self._sources} - {start}
+        others = tuple(longer for longer in starts if longer.startswith(start))
+        topics = [
+            topic
+            for topic in self._log.known.ends
+            if topic.startswith(start) and not topic.startswith(others)
         ]
+        known = {connector.topic_of(name) for name in source.tables.schemas}
+        named = [topic.removeprefix(start) for topic in topics if topic not in known]
+        return [qualified(connector.qualifier, name) for name in named if is_table(name)]
+
+    def _source_of(self, name: str) -> _SourceTables:
+        return next(source for source in self._sources if source.has(name))
+
+    def targets(self, names: Mapping[str, TableSchema | None]) -> dict[str, Target]:
+        """Return the action on the Delta table of each of these tables."""
+        found: dict[str, Target] = {}
+        for source in self._sources:
+            own = {name: schema for name, schema in names.items() if source.has(name)}
+            found |= targets(source.part.config, source.connector, own, self.state)
+        return found
+
+    def snapshot(self) -> planned.PlannedSnapshot | None:
+        """Return the plan of a snapshot of all tables; None where there is no database."""
+        found = [
+            planned.snapshot(self._config, tables.sizes, tables.refused, tables.chunk_bytes)
+            for source in self._sources
+            if source.part.config.database is not None
+            for tables in [source.tables]
+        ]
+        scans = tuple(scan for one in found for scan in one.tables)
+        return replace(found[0], tables=scans) if found else None
 
     def table(self, name: str, schema: TableSchema | None, target: Target) -> PlannedTable:
         """Return the plan of one table, with the action on its Delta table."""
         entry = self.state.tables.get(name) if self.state else None
-        topic = entry.topics[0] if entry and entry.topics else self._connector.topic_of(name)
+        source = self._source_of(name)
+        topic = entry.topics[0] if entry and entry.topics else source.connector.topic_of(name)
         origin = planned.schema_from(
-            in_events=self._connector.schemas_enabled, database=self._config.database is not None
+            in_events=source.connector.schemas_enabled,
+            database=source.part.config.database is not None,
         )
         waiting = None
         if self._log.stored is not None:
@@ -153,7 +232,7 @@ class _Known:
             target = replace(
                 target, action="stop", code="schema-unknown", reason=_UNKNOWN, hint=_DESCRIBE
             )
-        if target.action == "rebuild" and (why := self._source.refused.get(name)) is not None:
+        if target.action == "rebuild" and (why := source.tables.refused.get(name)) is not None:
             target = replace(target, action="stop", hint=f"no snapshot can be taken of it: {why}")
         key = (
             schema.key if schema else tuple(entry.files.key) if entry and entry.files.key else None
@@ -174,7 +253,7 @@ class _Known:
 
     def problems(self) -> Iterator[Problem]:
         """Yield the problems that a run would end with, and others that somebody should know."""
-        for problem in self._connector.problems:
+        for problem in (p for source in self._sources for p in source.connector.problems):
             yield Problem("connector", f"{problem.path}: {problem.message}", problem.hint)
         log = self._log
         if log.missing is not None:

@@ -30,7 +30,7 @@ from lakemark.ops.prepare.comments import comment
 from lakemark.ops.prepare.prepared_settings import PreparedSettings, prepared
 from lakemark.ops.question import Question
 from lakemark.settings.config import Config
-from lakemark.settings.layers import InvalidConfig
+from lakemark.settings.layers import InvalidConfig, Mistake
 
 DEADLINE_S: Final = 60.0
 """For everything that Connect, or the database, has to say; the worst case is as in `doctor`."""
@@ -59,13 +59,46 @@ class Prepared:
     catalog: str
 
 
+def chosen(config: Config, name: str | None, file: Path | None = None) -> Config:
+    """Return the configuration of a pipeline that had one of the connectors alone.
+
+    Args:
+        config: ours.
+        name: of the connector, where there are several.
+        file: the connector's JSON; it may have the connector's name, or be the entry's own.
+
+    Raises:
+        InvalidConfig: there is no such connector, or none is named and there are several.
+    """
+    if not config.several:
+        connect, own_file = config.source.connect, config.source.connector_file
+        own = connect.connector if connect else own_file.name if own_file else ""
+        if name not in (None, own):
+            raise _unknown(name, [own])
+        return config
+    parts = dict(zip(config.connector_names, config.parts, strict=True))
+    names = [name] if name else [connectors.read_file(file)[0], file.name] if file else []
+    if not names and len(parts) == 1:
+        return config.parts[0]
+    known = [one for one in names if one in parts]
+    if not known:
+        raise _unknown(names[0] if names else None, [*parts])
+    return parts[known[0]]
+
+
+def _unknown(name: str | None, known: Sequence[str]) -> InvalidConfig:
+    message = f"{name!r} is none of the connectors" if name else "there are several connectors"
+    hint = f"choose one of them with --connector: {', '.join(known)}"
+    return InvalidConfig([Mistake("source.connectors", message, hint)])
+
+
 def config_of(file: Path, config: Config | None) -> Config:
     """Return a configuration whose connector is that of a JSON file.
 
     Args:
         file: the connector's, as Connect takes it.
-        config: the pipeline's; None where there is none yet: then the pipeline has the name of the
-            connector's topics, and the database nobody asks.
+        config: the pipeline's, with one connector; None where there is none yet: then the pipeline
+            has the name of the connector's topics, and the database nobody asks.
 
     Raises:
         InvalidConfig: the file is no connector's.
@@ -100,7 +133,8 @@ def prepare(config: Config, *, asks: bool, deadline_s: float = DEADLINE_S) -> Pr
         DependencyError: Connect does not answer.
         InvalidConfig: the connector is unknown, or one of a database that lakemark does not read.
     """
-    connector = Question("Kafka Connect", lambda: connectors.read(config)).result(deadline_s)
+    question = Question("Kafka Connect", lambda: connectors.read(config))
+    connector = question.result(deadline_s).alone()
     if connector.settings.get("connector.class", "") not in CONNECTORS:
         raise InvalidConfig([p for p in connector.problems if "connector.class" in p.path])
     examined, unread = _examined(config, connector, deadline_s) if asks else (None, _UNASKED)
@@ -135,7 +169,7 @@ def _examined(
 
 
 def _wanted(settings: Mapping[str, str], config: Config, examined: Examination | None) -> ToPrepare:
-    connector = connectors.parse(settings, config=config)
+    connector = connectors.parse(settings, config=config).alone()
     traits = connector.traits
     signal = connector.signal_table
     tables: Sequence[str] | None = tables_in(settings.get("table.include.list", ""))
@@ -170,7 +204,7 @@ def _files(
     unread: str,
 ) -> dict[str, str]:
     wanted = _wanted(ready.settings, config, examined)
-    connector = connectors.parse(ready.settings, config=config)
+    connector = connectors.parse(ready.settings, config=config).alone()
     return {
         SCRIPT: _sql(kind.script(wanted), unread, connector),
         RIGHTS: acl_script(config, connector, wanted.homes),
