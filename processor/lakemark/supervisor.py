@@ -80,7 +80,7 @@ class Supervisor:
         self.turn = Turn(config)
         self.takeover = Takeover(config.name, self.turn, self.stopping, once=once)
         self.connecting = Connecting(config)
-        self.absent = Absent({}, lambda _: None)
+        self.absent = Absent([], lambda _: None)
         self.stands_by = True  # until the checkpoint is this process's own
         self.streamed = False
         self.board = Board(config.name)
@@ -232,7 +232,8 @@ class Supervisor:
         self.board.captured(self.captured)
         if sources.several:
             self.board.connectors(
-                {one.qualifier: one.connector.name for one in sources.of}, self.connecting.missing()
+                {one.source.qualifier: one.name for one in connected},
+                self.connecting.away.items(),
             )
         return Pipeline(
             runner=runner,

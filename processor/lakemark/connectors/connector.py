@@ -224,12 +224,6 @@ def topic_owners(connectors: Iterable[Connector]) -> TopicOwners:
     )
 
 
-def name_of(part: Config) -> str:
-    """Return the name of a connector that may not be known yet: Connect's, or its file's."""
-    connect, file = part.source.connect, part.source.connector_file
-    return connect.connector if connect is not None else str(file.name if file else "")
-
-
 def read(config: Config, *, attempts: int = ATTEMPTS) -> Connector:
     """The connector from Connect or from its file.
 

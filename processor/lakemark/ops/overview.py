@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from lakemark.connectors import connector as connectors
 from lakemark.connectors.connector import Connector
+from lakemark.connectors.parts import parts_of
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.kafka.brokers import Cluster
 from lakemark.kafka.records import read_all
@@ -126,18 +126,18 @@ class Lookout:
     def _look_at_source(self) -> None:
         """Look at the source for the board; that it cannot be asked is a problem of its own."""
         here, away = list[tuple[Config, Connector]](), list[tuple[str, LakemarkError]]()
-        for part in self._config.parts:
+        for part in parts_of(self._config):
             try:
-                here.append((part, connectors.read(part, attempts=1)))
+                here.append((part.config, part.read(attempts=1)))
             except LakemarkError as error:
                 if not self._config.several:
-                    self._board.source(source_watch.unknown(part, error))
+                    self._board.source(source_watch.unknown(part.config, error))
                     return
-                away.append((connectors.name_of(part), error))
+                away.append((part.name, error))
         if self._config.several:
             self._board.connectors({one.qualifier: one.name for _, one in here}, away)
-        for part, connector in here:
-            source_watch.look_once(part, connector, self._board)
+        for config, connector in here:
+            source_watch.look_once(config, connector, self._board)
 
     def _place(self) -> tuple[int, Offsets]:
         """Return batch and offsets of the checkpoint; none where it cannot be read from here."""

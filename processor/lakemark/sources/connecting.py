@@ -8,17 +8,17 @@ process has used goes on as it was known last.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
-from lakemark.connectors import connector as connectors
 from lakemark.connectors.catalogs import catalog_of
 from lakemark.connectors.connect_rest import ATTEMPTS
 from lakemark.connectors.connector import Connector
+from lakemark.connectors.parts import PipelinePart, parts_of
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
@@ -40,10 +40,12 @@ class Connected:
     Attributes:
         source: it, as the batches need it.
         captured: the tables that it captures, by the catalog.
+        name: among several, see `PipelinePart`.
     """
 
     source: PipelineSource
     captured: dict[str, TableSchema]
+    name: str = ""
 
 
 @dataclass
@@ -52,12 +54,12 @@ class Connecting:
 
     Attributes:
         config: names them.
-        away: why some of several cannot be used, by their part of the configuration's number.
+        away: why some of several cannot be used, by their names.
     """
 
     config: Config
-    away: dict[int, LakemarkError] = field(default_factory=dict)
-    _known: dict[int, Connected] = field(default_factory=dict)
+    away: dict[str, LakemarkError] = field(default_factory=dict)
+    _known: dict[str, Connected] = field(default_factory=dict)
 
     def connect(self, checkpoint: Checkpoint, written: Sequence[str]) -> list[Connected]:
         """Return the connectors that can be used, and make the checkpoint agree with them.
@@ -69,47 +71,39 @@ class Connecting:
         Raises:
             LakemarkError: none of them can; as the first one says it.
         """
-        self.away, found = {}, dict[int, Connected]()
-        for number, part in enumerate(self.config.parts):
+        self.away, found = {}, dict[str, Connected]()
+        for part in parts_of(self.config):
             try:
-                found[number] = self._connected(number, part, checkpoint, written, found.values())
+                found[part.name] = self._connected(part, checkpoint, written, found.values())
             except LakemarkError as error:
                 if not self.config.several:
                     raise
-                self.away[number] = error
+                self.away[part.name] = error
                 log.warning(
-                    "connector.away", connector=connectors.name_of(part), code=error.code,
-                    reason=error.message, hint=error.hint,
+                    "connector.away", connector=part.name, code=error.code, reason=error.message,
+                    hint=error.hint,
                 )  # fmt: skip
         if not found:
-            raise self.away[min(self.away)]
+            raise next(iter(self.away.values()))
         self._known |= found
         return [*found.values()]
 
     def _connected(
         self,
-        number: int,
-        part: Config,
+        part: PipelinePart,
         checkpoint: Checkpoint,
         written: Sequence[str],
         others: Iterable[Connected],
     ) -> Connected:
         try:
             found = _usable(part, checkpoint, written, others)
-            agree(part, checkpoint, found.source.connector)
+            agree(part.config, checkpoint, found.source.connector)
         except DependencyError:
-            known = self._known.get(number)
+            known = self._known.get(part.name)
             if known is None or not self.config.several:
                 raise
             return known
         return found
-
-    def missing(self) -> list[tuple[str, LakemarkError]]:
-        """Return the names of those that are away, and why."""
-        return [
-            (connectors.name_of(self.config.parts[number]), why)
-            for number, why in self.away.items()
-        ]
 
     def absent(
         self, checkpoint: Checkpoint, written: Sequence[str], here: Sequence[Connected]
@@ -122,10 +116,7 @@ class Connecting:
             here: the others.
         """
         return Absent(
-            {
-                connectors.name_of(self.config.parts[number]): self.config.parts[number]
-                for number in self.away
-            },
+            [part for part in parts_of(self.config) if part.name in self.away],
             lambda part: _usable(part, checkpoint, written, here, attempts=1),
         )
 
@@ -139,15 +130,15 @@ class Absent:
 
     def __init__(
         self,
-        parts: Mapping[str, Config],
-        require: Callable[[Config], object],
+        parts: Sequence[PipelinePart],
+        require: Callable[[PipelinePart], object],
         *,
         every_s: float = EVERY_S,
     ) -> None:
         """Note who is away.
 
         Args:
-            parts: of the configuration, by the connector's name.
+            parts: of the configuration.
             require: raises `LakemarkError` if a connector still cannot be used.
             every_s: seconds between two questions.
         """
@@ -173,7 +164,7 @@ class Absent:
 
     def _run(self) -> None:
         while not self.back and not self._over.wait(self._every_s):
-            for name, part in self._parts.items():
+            for part in self._parts:
                 try:
                     self._require(part)
                 except LakemarkError as error:
@@ -181,11 +172,11 @@ class Absent:
                 except Exception:
                     log.exception("connector.internal_error", retried=True)
                 else:
-                    self.back = name
+                    self.back = part.name
 
 
 def _usable(
-    part: Config,
+    part: PipelinePart,
     checkpoint: Checkpoint,
     written: Sequence[str],
     others: Iterable[Connected],
@@ -199,20 +190,20 @@ def _usable(
         InvalidConfig: the connector is not known, or cannot be used.
         PipelineError: it is that of another source than before.
     """
-    connector = connectors.read(part, attempts=attempts).having_written(written)
+    connector = part.read(attempts=attempts).having_written(written)
     connector.require()
     for problem in connector.problems:
         log.warning(
             "connector.problem", where=problem.path, what=problem.message, hint=problem.hint
         )
     modes = HandlingModes.from_connector(connector.settings)
-    catalog = catalog_of(part, modes, connector)
+    catalog = catalog_of(part.config, modes, connector)
     tables = catalog.read(None)
     captured = {table: schema for table, schema in tables.items() if table in connector.tables}
     connector.require_visible([t for t in catalog.tables() if t in connector.chosen])
     _require_own_prefix(connector, others)
     require_source(checkpoint, connector)
-    return Connected(PipelineSource(part, connector, catalog, modes), captured)
+    return Connected(PipelineSource(part.config, connector, catalog, modes), captured, part.name)
 
 
 def _require_own_prefix(connector: Connector, others: Iterable[Connected]) -> None:

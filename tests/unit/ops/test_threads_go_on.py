@@ -12,6 +12,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 import lakemark
+from lakemark.connectors import parts
+from lakemark.connectors.parts import parts_of
 from lakemark.errors import DependencyError
 from lakemark.ops import catalog_watch, feeds, source_watch
 from lakemark.ops.board import Board
@@ -103,9 +105,7 @@ def watch():
 
 @contextmanager
 def absent():
-    asking = connecting.Absent(
-        {"shop": config()}, lambda part: connecting.connectors.read(part, attempts=1), every_s=0.001
-    )
+    asking = connecting.Absent(parts_of(config()), lambda part: part.read(), every_s=0.001)
     with running(asking._run) as thread:
         yield thread
         asking._over.set()
@@ -163,7 +163,7 @@ WATCHING = {
     ],
     ("ops.catalog_watch", "keep_looking"): [(catalog, catalog_watch.CatalogWatch, "look")],
     ("state.connector_drift", "self._run"): [(watch, connector_drift.connectors, "read")],
-    ("sources.connecting", "self._run"): [(absent, connecting.connectors, "read")],
+    ("sources.connecting", "self._run"): [(absent, parts.connectors, "read")],
     ("state.ownership", "self._queue"): [
         (turn, ownership.brokers, "Cluster"),
         (turn, ownership, "Consumer"),
