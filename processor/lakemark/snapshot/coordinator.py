@@ -159,8 +159,11 @@ class Coordinator:
         """Note that a batch is done; from any thread."""
 
         def take() -> None:
+            begins = stream.epoch != self.state.stream.epoch
             self.state.stream = stream
             news(self)
+            if begins:
+                self._follow_epoch()
             self._follow_snapshots()
 
         self.state.inbox.put(take)
@@ -250,6 +253,7 @@ class Coordinator:
         )
         closes, opens = self._window(self.state.windows.current, oldest), self._window(uuid, oldest)
         self.state.windows.leave(self.state.stream.batch, last=not busy)
+        epoch = self.state.stream.epoch
 
         def tick() -> None:
             try:
@@ -258,19 +262,23 @@ class Coordinator:
                 failure = error
                 self.state.inbox.put(lambda: self._tick_failed(failure))
             else:
-                self.state.inbox.put(lambda: self._ticked(seen, closes, opens))
+                self.state.inbox.put(lambda: self._ticked(seen, closes, opens, epoch))
 
         self.ports.submit_tick(tick)
         self.ticking = True
 
     def _ticked(
-        self, seen: Watermark | Proof, closes: OpenWindow | None, opens: OpenWindow | None
+        self,
+        seen: Watermark | Proof,
+        closes: OpenWindow | None,
+        opens: OpenWindow | None,
+        epoch: int,
     ) -> None:
         self.ticking = False
         proof = seen.after if isinstance(seen, Watermark) else seen
         for end, window in (("close", closes), ("open", opens)):
             if proof.place and window is not None:
-                self._say_window(window, end, proof)
+                self._say_window(window, end, positions.of_epoch(epoch, proof.place), proof.life)
         if isinstance(seen, Watermark):
             self.state.windows.open(seen, self.state.windows_in_use())
             self.opened_ms = self.ports.now_ms()
@@ -286,15 +294,15 @@ class Coordinator:
             raise error
         self.store.fail_all(error)
 
-    def _say_window(self, window: OpenWindow, end: str, proof: Proof) -> None:
+    def _say_window(self, window: OpenWindow, end: str, position: bytes, server: str) -> None:
         """Write the record that stands for a window row whose place in the log is known already."""
         self.store.say(
             WindowPlace(
                 window=f"{window.uuid}-{end}",
                 run=window.run,
                 oldest=str(window.oldest),
-                position=positions.of_epoch(self.state.stream.epoch, proof.place).hex(),
-                server=proof.life,
+                position=position.hex(),
+                server=server,
             )
         )
 
@@ -311,6 +319,18 @@ class Coordinator:
             for table in run.tables:
                 if table.table == table_name and not table.over and table.state != runs.WAITING:
                     self.store.begin_again(run, table, "the connector took a snapshot of its own")
+
+    def _follow_epoch(self) -> None:
+        """Read again what was not decided when the positions of the source began again.
+
+        Before the epoch is known, windows of the new log get positions of the old one. Shards may
+        take them for windows that were used long ago, and would wait for them for ever: so chunks
+        take none that was opened by then.
+        """
+        for run in self.state.open_runs():
+            for attempt in self.state.attempts_of(run):
+                self.store.void(attempt, "new-epoch")
+            self.state.since[run.id] = self.state.windows.begun
 
     def _follow_snapshots(self) -> None:
         """Begin tables again as `restarted` does, by the stream's state.

@@ -90,6 +90,13 @@ class BinlogCoordinator(Coordinator):
             return True
         return not prepared
 
+    def begin_epoch(self) -> None:
+        """Windows of the new log, in the old epoch, are nobody's: chunks take later ones."""
+        for attempt in list(self.live):
+            self.give_back(attempt, void=True)
+        for run in self.runs:
+            run.since = len(self.windows)
+
     def read(self, chunk: Chunk) -> Attempt:
         place: BinlogPlace | None = self.place_of_log()
         self.wait_for_commits()

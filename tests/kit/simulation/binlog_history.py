@@ -170,7 +170,7 @@ class BinlogHistory(History):
         if len(done.state.epochs) > self.known_epochs:
             self.known_epochs = len(done.state.epochs)
             self.coordinator.ghosts_since = self.coordinator.unread_since = done.state.batch
-            self.coordinator.restart()  # windows of the new log, in the old epoch, are nobody's
+            self.coordinator.begin_epoch()
 
     def _finish_transactions(self) -> None:
         super()._finish_transactions()

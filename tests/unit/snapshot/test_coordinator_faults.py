@@ -2,7 +2,10 @@
 
 import pytest
 
+from lakemark.connectors.database import Watermark
+from lakemark.connectors.mysql.binlog_place import BinlogPlace, Server
 from lakemark.errors import LakemarkError
+from lakemark.model.positions import epoch_number, epoch_of
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunk_scheduler import STUCK_S
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError
@@ -455,3 +458,32 @@ def test_a_sweep_that_is_not_said_yet_is_not_said_of_a_table_that_begins_again()
     assert world.records("sweep") == []
     world.finish("r1")
     assert world.stream.coverage("r1", ORDERS) >= world.database.keys[ORDERS]
+
+
+def test_a_run_goes_on_when_the_positions_of_the_source_begin_again(logs):
+    world = with_settings(chunk_rows=10, parallelism=2)
+    world.execute("r1", ORDERS)
+    world.go(until=lambda: world.ended("r1") or world.stream.applied)
+    world.stream.deaf = True  # windows of the new log stand below those of the old one
+    world.go(10.0)
+    assert world.coordinator.state.attempts
+    world.stream.deaf, world.stream.epoch = False, 1
+    world.finish("r1", seconds=30.0)
+    assert "new-epoch" in {one.get("reason") for one in logs}
+    assert world.stream.coverage("r1", ORDERS) >= world.database.keys[ORDERS]
+
+
+def test_a_window_has_the_epoch_in_which_it_was_asked_for():
+    world = with_settings()
+    world.stream.epoch = epoch_number("mysql", 0)
+    world.hold = world.hold_ticks = True
+    place = BinlogPlace(Server(1, 2), 7, 100)
+    world.tick = lambda *, closes, opens: Watermark(str(opens.uuid), place, place.place)
+    world.execute("r1", ORDERS)
+    world.go(until=lambda: world.held_tick is not None)
+    world.stream.epoch = epoch_number("mysql", 1)
+    world.step()
+    world.release_tick()
+    world.step()
+    (window,) = [one for one in world.controls if one["type"] == "window"]
+    assert epoch_of(bytes.fromhex(window["position"])) == epoch_number("mysql", 0).to_bytes(4)
