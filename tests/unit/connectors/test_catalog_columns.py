@@ -145,6 +145,22 @@ def test_columns_whose_names_were_swapped():
     ]
 
 
+@pytest.mark.parametrize("there", [(ID, B), (ID, B, replace(A, name="y"))])
+@pytest.mark.parametrize("looks", [1, 2])
+def test_a_column_with_the_name_of_one_that_is_gone_since_an_earlier_look(there, looks):
+    """The copy keeps the values of the one that is gone, also where it has no value to give."""
+    kept = source(T).kept(None)
+    for _ in range(looks):
+        kept = source(with_columns(T, *there)).kept(kept)
+    assert kept.tables[T.name].former == ("a",)
+    back = source(with_columns(T, *there, replace(X, name="a")))
+    assert kinds(kept, back) == [("column-added", READ_AGAIN)]
+    assert kinds(kept, source(with_columns(T, *there, X))) == [("column-added", NOTHING)]
+    assert back.kept(kept).tables[T.name].former == ()
+    anew = source(replace(with_columns(T, *there), oid=777))
+    assert anew.kept(kept).tables[T.name].former == ()
+
+
 def test_a_column_that_was_dropped():
     (found,) = between(T, with_columns(T, ID, A))
     assert (found.kind, found.action, found.column) == ("column-dropped", NOTHING, "b")

@@ -292,7 +292,8 @@ def _columns(before: TableFacts, now: TableFacts) -> Iterator[Difference]:
     for column in now.columns:
         former, homonym = by_number.get(column.number), by_name.get(column.name)
         if homonym is None and former is None:
-            changes.append(_added(now.name, column, is_rewritten=moved))
+            is_back = column.name in before.former
+            changes.append(_added(now.name, column, is_rewritten=moved, is_back=is_back))
         elif homonym is None and former is not None:
             changes.append(_column_renamed(now.name, former, column))
         elif homonym is not None and homonym.number != column.number:
@@ -333,13 +334,17 @@ def _keeps_toast(former: _Relation, relation: _Relation) -> bool:
     return bool(former.toast) and former.toast == relation.toast
 
 
-def _added(table: str, column: ColumnFacts, *, is_rewritten: bool) -> Difference:
+def _added(table: str, column: ColumnFacts, *, is_rewritten: bool, is_back: bool) -> Difference:
+    """Return the difference of a new column; a copy may have values of one that had its name."""
     what = f"column {column.name} was added to {table}"
     if column.missing is not None:
         what += ", and older rows have its default"
         return read_again(table, "column-added", what, column=column.name, fill=column.missing)
     if is_rewritten:
         what += ", and values of it were written to all rows, or may have been"
+        return read_again(table, "column-added", what, column=column.name)
+    if is_back:
+        what += ", which had another one of this name before"
         return read_again(table, "column-added", what, column=column.name)
     return Difference(table, "column-added", Action.NOTHING, what, column=column.name)
 

@@ -109,6 +109,8 @@ class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
         published_by: oids of the catalog's rows by which it is; another set is another time.
         row_filter: the publication's condition for its rows.
         column_list: names of columns that the publication has; None for all.
+        former: of what is kept, names that columns had in earlier looks and none has now: the
+            table's copy may have values under them.
     """
 
     oid: int
@@ -129,6 +131,7 @@ class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     published_by: Numbers = ()
     row_filter: str = ""
     column_list: tuple[str, ...] | None = None
+    former: tuple[str, ...] = ()
 
     def names(self, numbers: Numbers) -> tuple[str, ...]:
         """Return the names of these columns, in this order; those that are gone are left out."""
@@ -174,6 +177,13 @@ class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     def forgotten(self) -> Self:
         """See `TableLook`: a table's oid is never 0."""
         return msgspec.structs.replace(self, oid=0)
+
+    def kept(self, before: "TableFacts | None") -> "TableFacts":
+        """Return the same with the names that its columns have had; see `CatalogLook.kept`."""
+        if before is None or before.oid != self.oid:
+            return self
+        names = {*before.column_names, *before.former} - {*self.column_names}
+        return msgspec.structs.replace(self, former=tuple(sorted(names)))
 
     @property
     def leaves(self) -> dict[int, PartFacts]:
@@ -233,9 +243,11 @@ class SourceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.lsn.to_bytes(8) + bytes(8)
 
     def kept(self, before: "SourceFacts | None") -> "SourceFacts":
-        """See `CatalogLook`: of the log's end nothing, and whether there ever was a slot."""
+        """See `CatalogLook`: of the log's end nothing; whether there ever was a slot; old names."""
         had = self.slot_present or (before is not None and before.had_slot is not False)
-        return msgspec.structs.replace(self, lsn=0, had_slot=had)
+        were = {} if before is None else before.tables
+        tables = {name: table.kept(were.get(name)) for name, table in self.tables.items()}
+        return msgspec.structs.replace(self, lsn=0, had_slot=had, tables=tables)
 
     def having(self, tables: Mapping[str, TableLook]) -> "SourceFacts":
         """See `CatalogLook`."""
