@@ -157,9 +157,13 @@ def newest_postgres(stack: Servers) -> Iterator[Postgres]:
 
 @pytest.fixture
 def either_database(stack: Servers, request: pytest.FixtureRequest) -> Iterator[Database]:
-    """A fresh database of the stack's PostgreSQL, or of the `newest`, as the test says."""
+    """A fresh database of the `newest` PostgreSQL, or of a service, as the test says."""
     newest = request.param == "newest"
-    server = request.getfixturevalue("newest_postgres") if newest else None
+    server = (
+        request.getfixturevalue("newest_postgres")
+        if newest
+        else database_server(stack, request.param)
+    )
     with stack.fresh_database(server=server) as fresh:
         yield fresh
 

@@ -1,56 +1,168 @@
 """What a database changes without a word in its log: each table equals its source all the same."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from stack.local import Database
+from stack.database import Database
+from stack.local import DATABASES
 from tests.kit.nightly import nightly
+from tests.kit.number_rows import numbers
 from tests.kit.running import Running
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-DAILY = ["postgres", "newest"]
-NIGHTLY = ["postgres", pytest.param("newest", marks=nightly)]
+OTHERS = ("newest", *(service for service in DATABASES if service != "postgres"))
+DAILY = [
+    "postgres",
+    "newest",
+    "mariadb-11.4",
+    *(pytest.param(service, marks=nightly) for service in ("mariadb-10.11", "mysql-9.7")),
+]
+NIGHTLY = ["postgres", *(pytest.param(service, marks=nightly) for service in OTHERS)]
 SETTINGS = {"snapshot": {"incomplete": "auto", "chunk_rows": 10, "window_interval": "100ms"}}
 ROWS = 25
-TABLE = "CREATE TABLE {} (id int PRIMARY KEY, a text, price numeric(10,2), mood mood)"
-FILL = f"INSERT INTO {{}} SELECT n, 'a' || n, n, 'sad' FROM generate_series(1, {ROWS}) n"
-# By table: what is done to it, the second time with another name where a name is used up.
-CHANGES = {
-    "added_constant": "ALTER TABLE {} ADD COLUMN c{n} int NOT NULL DEFAULT 11",
-    "added_then_changed": "BEGIN; ALTER TABLE {} ADD COLUMN c{n} int DEFAULT 1; "
-    "ALTER TABLE {} ALTER c{n} SET DEFAULT 2; COMMIT",
-    "added_now": "ALTER TABLE {} ADD COLUMN c{n} timestamptz DEFAULT now()",
-    "added_random": "ALTER TABLE {} ADD COLUMN c{n} uuid DEFAULT gen_random_uuid()",
-    "added_serial": "ALTER TABLE {} ADD COLUMN c{n} serial",
-    "retyped_computed": "ALTER TABLE {} ALTER price TYPE numeric(12,2) USING price * 1.2",
-    "retyped_same": "ALTER TABLE {} ALTER a TYPE text USING a || '!'",
-    "replaced": "ALTER TABLE {} DROP COLUMN a; ALTER TABLE {} ADD COLUMN a text",
-    "swapped": "BEGIN; ALTER TABLE {} ADD COLUMN IF NOT EXISTS b text DEFAULT 'b'; "
-    "ALTER TABLE {} RENAME a TO x; ALTER TABLE {} RENAME b TO a; ALTER TABLE {} RENAME x TO b; COMMIT",
-    "made_anew": "DROP TABLE {}; " + TABLE + "; INSERT INTO {} VALUES (1000, 'new', 1)",
-    "vacuumed": "VACUUM FULL {}",
-}
+LABELLED = "labelled"
 
 
-def do(database: Database, statements: str, table: str, n: int) -> None:
-    text = statements.replace("{n}", str(n)).replace("{}", table)
-    if "BEGIN" in text:
-        database.execute(text)
-        return
-    for statement in text.split("; "):
-        database.execute(statement)
+@dataclass(frozen=True)
+class Product:
+    """The statements of one product.
+
+    Attributes:
+        before: what comes before the tables.
+        table: creates one of a name.
+        fill: its rows.
+        changes: by table what is done to it, the second time with another name where a name is
+            used up; or the first time and the second. A look that sees one of these sees those
+            before it, too.
+        rewritten: the kind of the change that a table shows whose rows were only written anew.
+        another_name: the statement that renames a table.
+    """
+
+    before: tuple[str, ...]
+    table: str
+    fill: str
+    changes: Mapping[str, str | tuple[str, str]]
+    rewritten: str
+    another_name: str
+
+
+_POSTGRES_TABLE = "CREATE TABLE {} (id int PRIMARY KEY, a text, price numeric(10,2), mood mood)"
+POSTGRES = Product(
+    ("CREATE TYPE mood AS ENUM ('sad', 'glad')",),
+    _POSTGRES_TABLE,
+    f"INSERT INTO {{}} SELECT n, 'a' || n, n, 'sad' FROM generate_series(1, {ROWS}) n",
+    {
+        "dropped_and_added": ("ALTER TABLE {} DROP COLUMN a", "ALTER TABLE {} ADD COLUMN a text"),
+        "dropped_and_given": (
+            "ALTER TABLE {} DROP COLUMN a",
+            "ALTER TABLE {} ADD COLUMN a text DEFAULT 'new'",
+        ),
+        "renamed_and_added": (
+            "ALTER TABLE {} RENAME a TO x",
+            "ALTER TABLE {} ADD COLUMN a text",
+        ),
+        "added_constant": "ALTER TABLE {} ADD COLUMN c{n} int NOT NULL DEFAULT 11",
+        "added_then_changed": "BEGIN; ALTER TABLE {} ADD COLUMN c{n} int DEFAULT 1; "
+        "ALTER TABLE {} ALTER c{n} SET DEFAULT 2; COMMIT",
+        "added_now": "ALTER TABLE {} ADD COLUMN c{n} timestamptz DEFAULT now()",
+        "added_random": "ALTER TABLE {} ADD COLUMN c{n} uuid DEFAULT gen_random_uuid()",
+        "added_serial": "ALTER TABLE {} ADD COLUMN c{n} serial",
+        "retyped_computed": "ALTER TABLE {} ALTER price TYPE numeric(12,2) USING price * 1.2",
+        "retyped_same": "ALTER TABLE {} ALTER a TYPE text USING a || '!'",
+        "replaced": "ALTER TABLE {} DROP COLUMN a; ALTER TABLE {} ADD COLUMN a text",
+        "swapped": "BEGIN; ALTER TABLE {} ADD COLUMN IF NOT EXISTS b text DEFAULT 'b'; "
+        "ALTER TABLE {} RENAME a TO x; ALTER TABLE {} RENAME b TO a; "
+        "ALTER TABLE {} RENAME x TO b; COMMIT",
+        "made_anew": "DROP TABLE {}; "
+        + _POSTGRES_TABLE
+        + "; INSERT INTO {} VALUES (1000, 'new', 1)",
+        "stored_anew": "VACUUM FULL {}",
+        LABELLED: (
+            "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'",
+            "ALTER TYPE mood RENAME VALUE 'blue' TO 'sad'",
+        ),
+    },
+    "storage-changed",
+    "ALTER TABLE {} RENAME TO {n}",
+)
+
+_BINLOG_TABLE = (
+    "CREATE TABLE {} (id int PRIMARY KEY, a varchar(100), b varchar(100), price decimal(10,2),"
+    " mood enum('sad', 'glad'))"
+)
+BINLOG = Product(
+    (),
+    _BINLOG_TABLE,
+    "INSERT INTO {} SELECT seq, CONCAT('aä€', seq), IF(seq % 2, NULL, seq), seq, 'sad'"
+    f" FROM {numbers(1, ROWS)}",
+    {
+        "dropped_and_added": (
+            "ALTER TABLE {} DROP COLUMN a",
+            "ALTER TABLE {} ADD COLUMN a varchar(100)",
+        ),
+        "renamed_and_added": (
+            "ALTER TABLE {} RENAME COLUMN a TO x",
+            "ALTER TABLE {} ADD COLUMN a varchar(100)",
+        ),
+        "added_constant": "ALTER TABLE {} ADD COLUMN c{n} int NOT NULL DEFAULT 11",
+        "added_then_changed": "ALTER TABLE {} ADD COLUMN c{n} int DEFAULT 1; "
+        "ALTER TABLE {} ALTER c{n} SET DEFAULT 2",
+        "added_now": "ALTER TABLE {} ADD COLUMN c{n} timestamp(6) NOT NULL"
+        " DEFAULT CURRENT_TIMESTAMP(6)",
+        "added_computed": "ALTER TABLE {} ADD COLUMN c{n} int DEFAULT (id * 2) FIRST",
+        "added_generated": "ALTER TABLE {} ADD COLUMN c{n} int AS (id * 3) STORED",
+        "shortened": "SET sql_mode = ''; ALTER TABLE {} MODIFY a varchar(1{n}), MODIFY b varchar(1)",
+        "forced": "SET sql_mode = ''; ALTER TABLE {} MODIFY b varchar(20{n}) NOT NULL",
+        "converted": "SET sql_mode = ''; ALTER TABLE {} CONVERT TO CHARACTER SET latin{n}",
+        "replaced": "ALTER TABLE {} DROP COLUMN a; ALTER TABLE {} ADD COLUMN a varchar(100)",
+        "swapped": "ALTER TABLE {} RENAME COLUMN a TO b, RENAME COLUMN b TO a",
+        "made_anew": "DROP TABLE {}; "
+        + _BINLOG_TABLE
+        + "; INSERT INTO {} (id, a) VALUES (1000, 'new')",
+        "stored_anew": "OPTIMIZE TABLE {}",
+        LABELLED: (
+            "ALTER TABLE {} MODIFY mood enum('glad', 'sad')",
+            "SET sql_mode = ''; ALTER TABLE {} MODIFY mood enum('glad', 'blue')",
+        ),
+    },
+    "rewritten",
+    "RENAME TABLE {} TO {n}",
+)
+
+
+def product_of(database: Database) -> Product:
+    return POSTGRES if database.server.connector == "postgres" else BINLOG
+
+
+def do(database: Database, statements: str, table: str, n: object) -> None:
+    with database.connect() as connection:
+        for statement in statements.replace("{n}", str(n)).replace("{}", table).split("; "):
+            connection.execute(statement)
+
+
+def change(database: Database, n: int) -> None:
+    """Every table gets its change."""
+    for table, statements in product_of(database).changes.items():
+        chosen = statements if isinstance(statements, str) else statements[n - 1]
+        do(database, chosen, table, n)
 
 
 def fill(database: Database) -> None:
-    database.execute("CREATE TYPE mood AS ENUM ('sad', 'glad')")
-    for table in CHANGES:
-        database.execute(TABLE.format(table))
-        database.execute(FILL.format(table))
-    database.start_connector(
-        {"snapshot.mode": "no_data", "publication.autocreate.mode": "all_tables"}
-    )
+    product = product_of(database)
+    for statement in product.before:
+        database.execute(statement)
+    for table in product.changes:
+        statement = product.table.format(table)
+        if table != LABELLED:  # else another label would have all tables read again
+            statement = statement.replace("mood mood", "mood text")
+        database.execute(statement)
+        database.execute(product.fill.replace("{}", table))
+    own = {"publication.autocreate.mode": "all_tables"} if product is POSTGRES else {}
+    database.start_connector({"snapshot.mode": "no_data", **own})
 
 
 def is_complete(record: dict[str, Any]) -> bool:
@@ -80,20 +192,14 @@ def test_while_it_streams_and_once_more(source: Database, tmp_path):
         started(running)
         settled(running)
         for n in (1, 2):
-            for table, change in CHANGES.items():
-                do(source, change, table, n)
-            source.execute(
-                "ALTER TYPE mood RENAME VALUE '{}' TO '{}'".format(
-                    *[("sad", "blue"), ("blue", "sad")][n - 1]
-                )
-            )
+            change(source, n)
             running.wait_equal()
         kinds = {
             e["kind"]
             for e in running.lakemark.events("catalog.changed")
-            if e["table"] == "public.vacuumed"
+            if e["table"] == source.identifier("stored_anew")
         }
-        assert "storage-changed" in kinds
+        assert product_of(source).rewritten in kinds
 
 
 @pytest.mark.parametrize("either_database", NIGHTLY, indirect=True)
@@ -102,9 +208,7 @@ def test_while_it_is_down(source: Database, tmp_path):
         started(running)
         settled(running)
         running.lakemark.kill()
-        for table, change in CHANGES.items():
-            do(source, change, table, 1)
-        source.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
+        change(source, 1)
         running.lakemark.start()
         running.wait_equal()
 
@@ -115,9 +219,7 @@ def test_while_the_table_is_read(source: Database, tmp_path):
     with Running(source, tmp_path, SETTINGS) as running:
         started(running)
         running.lakemark.wait_for_event("snapshot.queued", 480)
-        for table, change in CHANGES.items():
-            do(source, change, table, 1)
-        source.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
+        change(source, 1)
         settled(running)
 
 
@@ -126,17 +228,20 @@ def test_a_table_of_another_name_takes_its_rows_along(source: Database, tmp_path
     with Running(source, tmp_path, SETTINGS) as running:
         started(running)
         settled(running)
-        source.execute("ALTER TABLE vacuumed RENAME TO renamed")
-        source.execute("INSERT INTO renamed VALUES (5000, 'new', 1)")
-        running.wait_equal("public.renamed")
-        events = running.lakemark.events("catalog.changed")
-        assert {e["kind"] for e in events if e["table"] == "public.vacuumed"} == {"table-renamed"}
+        do(source, product_of(source).another_name, "stored_anew", "renamed")
+        source.execute("INSERT INTO renamed (id, a) VALUES (5000, 'new')")
+        running.wait_equal(source.identifier("renamed"))
+        name = source.identifier("stored_anew")
+        kinds = {
+            e["kind"] for e in running.lakemark.events("catalog.changed") if e["table"] == name
+        }
+        assert kinds == {"table-renamed" if product_of(source) is POSTGRES else "table-dropped"}
 
 
 def test_a_slot_that_was_dropped_and_made_again_while_it_is_down(database: Database, tmp_path):
     """Nothing that is captured has changed since: the slot's own facts alone tell."""
-    database.execute(TABLE.replace("mood mood", "mood text").format("lost"))
-    database.execute(FILL.format("lost"))
+    database.execute(POSTGRES.table.replace("mood mood", "mood text").format("lost"))
+    database.execute(POSTGRES.fill.replace("{}", "lost"))
     database.start_connector({"snapshot.mode": "no_data"})
     config = dict(database.config)
     with Running(database, tmp_path, SETTINGS) as running:
