@@ -80,6 +80,14 @@ POSTGRES = Product(
         "made_anew": "DROP TABLE {}; "
         + _POSTGRES_TABLE
         + "; INSERT INTO {} VALUES (1000, 'new', 1)",
+        "replaced_by_another": (
+            (
+                "CREATE TABLE {}_next (id int PRIMARY KEY); "
+                f"INSERT INTO {{}}_next SELECT n FROM generate_series(1, {ROWS}) n; "
+                "DROP TABLE {}; ALTER TABLE {}_next RENAME TO {}"
+            ),
+            "ALTER TABLE {} ADD COLUMN a text",
+        ),
         "stored_anew": "VACUUM FULL {}",
         LABELLED: (
             "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'",
@@ -123,6 +131,14 @@ BINLOG = Product(
         "made_anew": "DROP TABLE {}; "
         + _BINLOG_TABLE
         + "; INSERT INTO {} (id, a) VALUES (1000, 'new')",
+        "replaced_by_another": (
+            (
+                "CREATE TABLE {}_next (id int PRIMARY KEY); "
+                f"INSERT INTO {{}}_next SELECT seq FROM {numbers(1, ROWS)}; "
+                "DROP TABLE {}; RENAME TABLE {}_next TO {}"
+            ),
+            "ALTER TABLE {} ADD COLUMN a varchar(100)",
+        ),
         "stored_anew": "OPTIMIZE TABLE {}",
         LABELLED: (
             "ALTER TABLE {} MODIFY mood enum('glad', 'sad')",

@@ -148,7 +148,7 @@ class Seen(msgspec.Struct, frozen=True):
         names = {*state.tables, *state.left}
         captured = {name for name, left in state.left.items() if left.captured}
         return Seen(
-            now.kept(seen.facts if seen else None),
+            now.kept(seen.known(now, state) if seen else None),
             {
                 name: facts if name in captured else facts.forgotten()
                 for name, facts in were.items()

@@ -280,6 +280,17 @@ def test_a_table_that_is_there_again_is_read_again(looks, oid):
     assert len(looks.said) == 1
 
 
+def test_the_copy_of_a_table_that_went_keeps_what_its_columns_were_called(looks):
+    watch = looks.watch()
+    for tables in ([facts()], [], [facts(oid=2, columns=["id"])]):
+        type(looks).now = source(*tables)
+        watch.look()
+    assert looks.said == [("table-resnapshot", T)]
+    type(looks).now = source(facts(oid=2))
+    watch.look()
+    assert looks.said == [("table-resnapshot", T)] * 2, "rows have values of the former column"
+
+
 @pytest.mark.parametrize(
     ("captured", "again", "reads"),
     [

@@ -109,8 +109,9 @@ class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
         published_by: oids of the catalog's rows by which it is; another set is another time.
         row_filter: the publication's condition for its rows.
         column_list: names of columns that the publication has; None for all.
-        former: of what is kept, names that columns had in earlier looks and none has now: the
-            table's copy may have values under them.
+        former: of what is kept, names that columns had in earlier looks and none has now, also
+            those of another table of the name: the copy may have values under them, which rows
+            that are read without the column leave as they are.
     """
 
     oid: int
@@ -180,7 +181,7 @@ class TableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def kept(self, before: "TableFacts | None") -> "TableFacts":
         """Return the same with the names that its columns have had; see `CatalogLook.kept`."""
-        if before is None or before.oid != self.oid:
+        if before is None:
             return self
         names = {*before.column_names, *before.former} - {*self.column_names}
         return msgspec.structs.replace(self, former=tuple(sorted(names)))
