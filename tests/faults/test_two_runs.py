@@ -21,6 +21,7 @@ from stack.processes import wait_for
 from stack.shop_dialect import ODD
 from stack.workload import Workload
 from tests.kit.nightly import NIGHTLY
+from tests.kit.number_rows import numbers_of
 from tests.kit.output_topics import OutputTopic, settled
 from tests.kit.running import STATE_S, STREAM, Running
 from tests.kit.servers import AT_NIGHT, choose_pipelines, database_server, pipeline_of
@@ -31,12 +32,11 @@ TAKEN_OVER_S = 90.0
 ENDED_S = 15.0  # beyond the grace time: Spark and its workers go down
 TOLD = ("orders", "customers", "line_items", ODD)
 ROWS = 180_000
-BULK = "INSERT INTO bulk SELECT n, repeat(md5(n::text), 9) FROM generate_series({}, {}) AS n"
 # Several batches of `BULK`: each lasts for seconds, and ends within the grace time on any machine.
 # Grace time and `ENDED_S` together are what `LakemarkProcess.stop` waits.
 PACED = {**STREAM, "max_events_per_batch": 40_000, "stop_grace": "45s"}
 
-pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pipeline_of(*AT_NIGHT)]
 
 
 @dataclass
@@ -95,13 +95,13 @@ def test_a_process_that_slept_in_a_batch_writes_nothing_after_it_was_superseded(
     running, first, second = pair.running, pair.first, pair.second
     with Workload(running.database, writers=2, rows_per_s=300) as workload:
         first.wait_for_batch(STATE_S)
-        running.database.execute(BULK.format(1, ROWS))
-        wait_for(lambda: running.rows("public.bulk").num_rows > 1, STATE_S, "some of many rows")
+        fill_bulk(running, 1, ROWS)
+        wait_for(lambda: running.rows(bulk_of(running)).num_rows > 1, STATE_S, "some of many rows")
         paused_in_a_batch(pair)
         second.wait_for_event("pipeline.streaming", STATE_S)
         second.wait_for_batch(STATE_S)
         with Snapshots(running) as snapshots:
-            asked = snapshots.start("public.no_such_table")
+            asked = snapshots.start(running.database.identifier("no_such_table"))
             snapshots.ended(asked)
         seen = len(first.events("batch.done"))
         first.resume()
@@ -114,15 +114,14 @@ def test_a_process_that_slept_in_a_batch_writes_nothing_after_it_was_superseded(
         assert len(snapshots.notes(asked)) == 1, "it answered once more"
     assert first.is_running, "it stands by"
     told_in_order(running)
-    bulk = OutputTopic.of(running, "public.bulk")
-    assert len(bulk.read()) == running.rows("public.bulk").num_rows
+    bulk = OutputTopic.of(running, bulk_of(running))
+    assert len(bulk.read()) == running.rows(bulk_of(running)).num_rows
     assert bulk.steps_back() == []
     twice = [one for one, times in Counter(transactions(running)).items() if times > 1]
     assert twice == [], "both have committed"
     pair.change_places()
 
 
-@pipeline_of(*AT_NIGHT)
 def test_the_second_takes_over_when_the_first_is_killed(pair: Pair):
     running, first, second = pair.running, pair.first, pair.second
     before = len(second.events("pipeline.streaming"))  # it may have run before
@@ -151,9 +150,9 @@ def test_told_to_end_in_a_batch_it_ends_the_batch_and_leaves_a_checkpoint_that_g
     """And one that a newer version has made is refused; the last of these tests."""
     running, process = pair.running, pair.first
     pair.second.kill()
-    rows = running.rows("public.bulk").num_rows
-    running.database.execute(BULK.format(ROWS + 1, 2 * ROWS))
-    wait_for(lambda: running.rows("public.bulk").num_rows > rows, STATE_S, "some of many rows")
+    rows = running.rows(bulk_of(running)).num_rows
+    fill_bulk(running, ROWS + 1, 2 * ROWS)
+    wait_for(lambda: running.rows(bulk_of(running)).num_rows > rows, STATE_S, "some of many rows")
     batch = batch_under_way(running)
     failed, told = process.events("pipeline.degraded"), time.time()
     process.stop()
@@ -175,6 +174,18 @@ def test_told_to_end_in_a_batch_it_ends_the_batch_and_leaves_a_checkpoint_that_g
     assert process.run_once() == 1
     assert "has format 99, this version of lakemark reads" in process.log_tail()
     assert "start the version of lakemark that wrote it" in process.log_tail()
+
+
+def bulk_of(running: Running) -> str:
+    return running.database.identifier("bulk")
+
+
+def fill_bulk(running: Running, first: int, last: int) -> None:
+    """Insert rows with these keys, in one transaction."""
+    rows = numbers_of(running.database, first, last)
+    running.database.execute(
+        f"INSERT INTO bulk SELECT seq, repeat(md5(CONCAT(seq)), 9) FROM {rows}"
+    )
 
 
 def ended_at(process: LakemarkProcess) -> float:
@@ -232,7 +243,7 @@ def paused_in_a_batch(pair: Pair) -> None:
     while True:
         batch = batch_under_way(pair.running)
         pair.first.pause()
-        if all(batch_of(v) < batch for _, v in transactions(pair.running, ["public.bulk"])):
+        if all(batch_of(v) < batch for _, v in transactions(pair.running, [bulk_of(pair.running)])):
             return
         pair.first.resume()  # it was through with the largest table just then
 

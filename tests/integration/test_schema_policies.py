@@ -7,22 +7,32 @@ from typing import Any
 import pytest
 
 from lakemark.settings.schema_policy import BEHAVIORS, KINDS
-from stack.local import Database
+from lakemark.settings.table_id import pair_of
+from stack.database import Database
 from tests.kit.nightly import nightly
+from tests.kit.number_rows import numbers_of
 from tests.kit.running import Running
+from tests.kit.servers import AT_NIGHT, on
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 # tests/unit/sink/test_schema_policies.py has what events tell of with two of them, in every run.
+AT_NIGHT_TOO = [
+    ("postgres", "task-merge"),
+    ("postgres", "spark-merge"),
+    ("mariadb-11.4", "deletion-vectors"),
+    ("mariadb-11.4", "spark-merge"),
+    ("mariadb-10.11", "deletion-vectors"),
+    ("mysql-9.7", "deletion-vectors"),
+]
 ENGINES = [
-    "deletion-vectors",
-    pytest.param("task-merge", marks=nightly),
-    pytest.param("spark-merge", marks=nightly),
+    ("postgres", "deletion-vectors"),
+    *(pytest.param(*one, marks=nightly) for one in AT_NIGHT_TOO),
 ]
 SNAPSHOT = {"incomplete": "auto", "chunk_rows": 10, "window_interval": "100ms"}
 ROWS = 20
 # What is done to a table that has the columns id, n, v and w; then a row is inserted.
-CHANGES = {
+POSTGRES = {
     "add-column": "ALTER TABLE {} ADD COLUMN x int DEFAULT 7",
     "drop-column": "ALTER TABLE {} DROP COLUMN w",
     "rename-column": "ALTER TABLE {} RENAME COLUMN w TO x",
@@ -32,6 +42,17 @@ CHANGES = {
     "truncate": "TRUNCATE {}",
     "drop-table": "DROP TABLE {}",
     "rename-table": "ALTER TABLE {} RENAME TO {}_new",
+}
+BINLOG = {
+    "add-column": "ALTER TABLE {} ADD COLUMN x int DEFAULT 7",
+    "drop-column": "ALTER TABLE {} DROP COLUMN w",
+    "rename-column": "ALTER TABLE {} RENAME COLUMN w TO x",
+    "widen-type": "ALTER TABLE {} MODIFY n bigint NOT NULL",
+    "change-type": "ALTER TABLE {} MODIFY w int",
+    "change-key": "ALTER TABLE {} DROP PRIMARY KEY, ADD PRIMARY KEY (n, id)",
+    "truncate": "TRUNCATE TABLE {}",
+    "drop-table": "DROP TABLE {}",
+    "rename-table": "RENAME TABLE {} TO {}_new",
 }
 STOPPED = {"change-type": "schema-incompatible", "change-key": "key-changed"}
 OLD, NEW = {"id", "n", "v", "w"}, {"id", "n", "v", "w", "x"}
@@ -74,20 +95,30 @@ def cases(outcomes: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str, s
         yield kind, table, {**OUTCOMES, **outcomes}[kind][BEHAVIORS.index(behavior)]
 
 
+def is_postgres(database: Database) -> bool:
+    return database.server.connector == "postgres"
+
+
+def source_columns(database: Database, table: str) -> set[str]:
+    query = (
+        "SELECT column_name FROM information_schema.columns"
+        " WHERE table_schema = %s AND table_name = %s"
+    )
+    return {c for (c,) in database.execute(query, pair_of(database.identifier(table)))}
+
+
 def insert(database: Database, table: str, first: int, last: int) -> None:
-    columns = {c for (c,) in database.execute(
-        f"SELECT column_name FROM information_schema.columns WHERE table_name = '{table}'"
-    )}  # fmt: skip
-    more = "".join(f", {c}" for c in ("w",) if c in columns)
+    has_w = "w" in source_columns(database, table)
+    rows = numbers_of(database, first, last)
     database.execute(
-        f"INSERT INTO {table} (id, n, v{more}) SELECT i, i, 'v' || i{', 5' if more else ''}"
-        f" FROM generate_series({first}, {last}) i"
+        f"INSERT INTO {table} (id, n, v{', w' if has_w else ''})"
+        f" SELECT seq, seq, CONCAT('v', seq){', 5' if has_w else ''} FROM {rows}"
     )
 
 
-def settings(engine: str, **more: Any) -> dict[str, Any]:
+def settings(database: Database, engine: str, /, **more: Any) -> dict[str, Any]:
     own = {
-        f"public.{table}": {"schema_changes": {"behavior": behavior}}
+        database.identifier(table): {"schema_changes": {"behavior": behavior}}
         for (_, behavior), table in TABLES.items()
     }
     lake = {"path": "./lake", "engine": engine, "tables": own}
@@ -100,29 +131,31 @@ def fill(database: Database, **connector: str) -> None:
             f"CREATE TABLE {table} (id int PRIMARY KEY, n int NOT NULL, v text, w text)"
         )
         insert(database, table, 1, ROWS)
-    database.start_connector({"publication.autocreate.mode": "all_tables", **connector})
+    own = {"publication.autocreate.mode": "all_tables"} if is_postgres(database) else {}
+    database.start_connector({**own, **connector})
 
 
 def change(database: Database) -> None:
+    changes = POSTGRES if is_postgres(database) else BINLOG
     for (kind, _), table in TABLES.items():
-        for statement in CHANGES[kind].replace("{}", table).split("; "):
+        for statement in changes[kind].replace("{}", table).split("; "):
             database.execute(statement)
         if kind != "drop-table":
             insert(database, f"{table}_new" if kind == "rename-table" else table, 101, 105)
 
 
 def columns(running: Running, table: str) -> dict[str, str]:
-    fields = running.table(f"public.{table}").schema().fields
+    fields = running.table(running.database.identifier(table)).schema().fields
     return {f.name: str(f.type) for f in fields if f.name != "_cdc"}
 
 
 def ids(running: Running, table: str) -> set[int]:
-    return set(running.rows(f"public.{table}").column("id").to_pylist())
+    return set(running.rows(running.database.identifier(table)).column("id").to_pylist())
 
 
 def require(running: Running, kind: str, table: str, outcome: str) -> None:
     """The table has become what the policy says."""
-    database, name = running.database, f"public.{table}"
+    database, name = running.database, running.database.identifier(table)
     before, after = set(range(1, ROWS + 1)), set(range(101, 106))
     if outcome == STOPS:
         record = running.wait_state(name, "errored")
@@ -134,9 +167,7 @@ def require(running: Running, kind: str, table: str, outcome: str) -> None:
         return
     if outcome in {EQUAL, EXACT}:
         running.wait_equal(name)
-        expected = {c for (c,) in database.execute(
-            f"SELECT column_name FROM information_schema.columns WHERE table_name = '{table}'"
-        )}  # fmt: skip
+        expected = source_columns(database, table)
         if outcome == EXACT:
             running.wait_progress(name, "to be made anew", lambda r: not r.get("rebuild"))
             assert set(columns(running, table)) == expected, table
@@ -157,32 +188,33 @@ def follow(running: Running, outcomes: Mapping[str, tuple[str, ...]]) -> None:
     running.wait_equal()
     for table in TABLES.values():
         if running.overrides.get("database", True):  # snapshots with a sweep, under every policy
-            running.wait_progress(f"public.{table}", "whole", lambda r: bool(r.get("complete")))
+            name = running.database.identifier(table)
+            running.wait_progress(name, "whole", lambda r: bool(r.get("complete")))
     change(running.database)
     running.wait_drained()
     for kind, table, outcome in cases(outcomes):
         require(running, kind, table, outcome)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_with_a_database(database: Database, tmp_path: Path, engine):
-    fill(database, **{"snapshot.mode": "no_data"})
-    spark = engine == "spark-merge"
-    with Running(database, tmp_path, settings(engine), spark=spark) as running:
+@pytest.mark.parametrize(("any_database", "engine"), ENGINES, indirect=["any_database"])
+def test_with_a_database(any_database: Database, tmp_path: Path, engine: str):
+    fill(any_database, **{"snapshot.mode": "no_data"})
+    spark, name = engine == "spark-merge", any_database.identifier
+    with Running(any_database, tmp_path, settings(any_database, engine), spark=spark) as running:
         follow(running, {})
-        renamed = [f"public.{name_of('rename-table', b)}_new" for b in BEHAVIORS]
-        running.wait_equal(*renamed)
+        running.wait_equal(*(name(f"{name_of('rename-table', b)}_new") for b in BEHAVIORS))
         for behavior in BEHAVIORS[1:]:
             kept = columns(running, name_of("rename-column", behavior))
             assert "x" in kept if behavior != "ignore" else "x" not in kept
         said = {(e["table"], e["action"]) for e in running.lakemark.events("catalog.changed")}
-        assert ("public.drop_column_evolve", "rebuild") in said
-        assert ("public.add_column_ignore", "nothing") in said, "it is not read for nothing"
+        assert (name("drop_column_evolve"), "rebuild") in said
+        assert (name("add_column_ignore"), "nothing") in said, "it is not read for nothing"
 
 
-@pytest.mark.parametrize("engine", ["deletion-vectors"])
-def test_without_one(database: Database, tmp_path: Path, engine):
+@on(*AT_NIGHT)
+def test_without_one(any_database: Database, tmp_path: Path):
     wrapped = {"value.converter.schemas.enable": "true", "key.converter.schemas.enable": "true"}
-    fill(database, **{"snapshot.mode": "initial", **wrapped})
-    with Running(database, tmp_path, settings(engine, database=None)) as running:
+    fill(any_database, **{"snapshot.mode": "initial", **wrapped})
+    own = settings(any_database, "deletion-vectors", database=None)
+    with Running(any_database, tmp_path, own) as running:
         follow(running, BLIND)
