@@ -383,7 +383,9 @@ class Supervisor:
             log.error(
                 "table.errored", table=table, code=entry.code, reason=entry.reason, hint=entry.hint
             )
-        return 1 if errored and self.once else 0
+        for name, why in self.connecting.away.items() if self.once else ():
+            log.error("connector.not_read", connector=name, code=why.code, reason=why.message)
+        return 1 if self.once and (errored or self.connecting.away) else 0
 
     def _cause(self, pipeline: Pipeline, error: BaseException) -> LakemarkError:
         """Return the cause that stopped the query; if not known to be final, it is retried."""

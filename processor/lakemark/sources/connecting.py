@@ -133,16 +133,17 @@ class Absent:
         parts: Sequence[PipelinePart],
         require: Callable[[PipelinePart], object],
         *,
-        every_s: float = EVERY_S,
+        every_s: float | None = None,
     ) -> None:
         """Note who is away.
 
         Args:
             parts: of the configuration.
             require: raises `LakemarkError` if a connector still cannot be used.
-            every_s: seconds between two questions.
+            every_s: seconds between two questions; None = `EVERY_S`.
         """
-        self._parts, self._require, self._every_s = parts, require, every_s
+        self._parts, self._require = parts, require
+        self._every_s = EVERY_S if every_s is None else every_s
         self._over = threading.Event()
         self.back = ""
 

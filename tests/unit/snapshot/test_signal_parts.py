@@ -1,0 +1,97 @@
+"""Signals of a pipeline with several connectors: who takes which part, and answers as whom."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakemark.snapshot.signal_parts import own_id, own_runs, part_of, parts_of
+from lakemark.snapshot.signals import (
+    ExecuteSnapshot,
+    PauseSnapshot,
+    Rejection,
+    SetSnapshot,
+    StopSnapshot,
+    read,
+)
+
+EVERY = ["shop", "shop.eu", "crm"]
+
+
+def execute(*patterns):
+    return ExecuteSnapshot("s", patterns)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "answers"),
+    [
+        (["shop.public.orders"], ["s@shop"]),
+        ([r"shop\.public\..*"], ["s@shop"]),
+        (["shop.eu.public.orders"], ["s@shop.eu"]),
+        ([r"shop\.eu\.public\.orders"], ["s@shop.eu"]),
+        (['"shop.eu".public.orders'], ["s@shop.eu"]),
+        (["shopping.orders"], ["s@crm", "s@shop", "s@shop.eu"]),
+        ([".*"], ["s@crm", "s@shop", "s@shop.eu"]),
+        (["shop.public.a", "crm.sales.b"], ["s@crm", "s@shop"]),
+    ],
+)
+def test_a_pattern_is_for_whose_prefix_it_begins_with_else_for_all(patterns, answers):
+    assert parts_of(execute(*patterns), EVERY) == answers
+    stop = StopSnapshot("s", tuple(patterns))
+    assert parts_of(stop, EVERY) == answers
+
+
+def test_each_gets_its_own_patterns_and_those_of_all():
+    signal = execute("shop.public.a", "crm.sales.b", ".*c")
+    parts = {one: part_of(signal, one, EVERY).data_collections for one in EVERY}
+    assert parts == {
+        "shop": ("shop.public.a", ".*c"),
+        "shop.eu": (".*c",),
+        "crm": ("crm.sales.b", ".*c"),
+    }
+
+
+def test_a_signal_about_all_runs_is_for_everybody():
+    everybody = ["s@crm", "s@shop", "s@shop.eu"]
+    assert parts_of(PauseSnapshot("s"), EVERY) == everybody
+    assert parts_of(StopSnapshot("s"), EVERY) == everybody
+
+
+@pytest.mark.parametrize(
+    ("run", "runs"),
+    [
+        ("r@crm", {"crm": "r@crm"}),
+        ("r@shop.eu", {"shop.eu": "r@shop.eu"}),
+        ("r", {one: f"r@{one}" for one in EVERY}),
+        ("me@home", {one: f"me@home@{one}" for one in EVERY}),
+    ],
+)
+def test_a_run_is_changed_where_it_is(run, runs):
+    signal = SetSnapshot("s", run, parallelism=1)
+    parts = {one: part_of(signal, one, EVERY) for one in EVERY}
+    assert {one: part.run for one, part in parts.items() if part is not None} == runs
+
+
+def test_what_nobody_can_read_is_said_once_under_its_own_id():
+    bad = Rejection("s", "no-key", "the record has no key", "give it one")
+    assert parts_of(bad, EVERY) == ["s"]
+    assert [part_of(bad, one, EVERY) is bad for one in EVERY].count(True) == 1
+
+
+@given(st.text(), st.sampled_from(["execute-snapshot", "stop-snapshot", "set-snapshot", "x"]))
+def test_the_only_connector_takes_every_signal_as_it_came(name, kind):
+    data = {"id": name} if kind == "set-snapshot" else {"data-collections": [name]}
+    value = json.dumps({"id": name, "type": kind, "data": data}).encode()
+    signal = read(b"p", value, pipeline="p", unnamed="u")
+    assert part_of(signal, "", [""]) is signal
+    assert parts_of(signal, [""]) == [signal.id]
+
+
+@given(st.lists(st.tuples(st.text(), st.sampled_from(EVERY))))
+def test_runs_are_told_apart_by_their_ids(made):
+    runs = {own_id(name, one): one for name, one in made}
+    for connector in EVERY:
+        own = own_runs(runs, connector)
+        assert own == {run for run, one in runs.items() if one == connector}
+    assert own_runs(runs, "") == set(runs)
