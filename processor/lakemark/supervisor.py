@@ -232,7 +232,7 @@ class Supervisor:
         self.board.captured(self.captured)
         if sources.several:
             self.board.connectors(
-                {one.source.qualifier: one.name for one in connected},
+                {one.source.qualifier: one.part.name for one in connected},
                 self.connecting.away.items(),
             )
         return Pipeline(

@@ -301,7 +301,7 @@ def table_skip(
         return FAILED
     _control(loaded, "table-skip", table, {"offsets": skips.offsets(places)})
     again = "It is then snapshotted again by itself, with a sweep, which brings what is missing."
-    if loaded.database is None:
+    if all(part.database is None for part in loaded.parts):
         again = (
             "What is missing then takes a snapshot, and that a database: set database.url, start "
             "the pipeline again, and it takes one by itself."

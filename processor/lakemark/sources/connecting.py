@@ -18,12 +18,12 @@ import structlog
 from lakemark.connectors.catalogs import catalog_of
 from lakemark.connectors.connect_rest import ATTEMPTS
 from lakemark.connectors.connector import Connector
-from lakemark.connectors.parts import PipelinePart, parts_of
+from lakemark.connectors.parts import PipelinePart, parts_of, shared_prefixes
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
-from lakemark.settings.layers import InvalidConfig, Mistake
+from lakemark.settings.layers import InvalidConfig
 from lakemark.sources.source_set import PipelineSource
 from lakemark.state.checkpoint import Checkpoint
 from lakemark.state.connector_drift import ChangedError, agree, require_source
@@ -40,12 +40,12 @@ class Connected:
     Attributes:
         source: it, as the batches need it.
         captured: the tables that it captures, by the catalog.
-        name: among several, see `PipelinePart`.
+        part: its part of the configuration.
     """
 
     source: PipelineSource
     captured: dict[str, TableSchema]
-    name: str = ""
+    part: PipelinePart
 
 
 @dataclass
@@ -202,15 +202,17 @@ def _usable(
     tables = catalog.read(None)
     captured = {table: schema for table, schema in tables.items() if table in connector.tables}
     connector.require_visible([t for t in catalog.tables() if t in connector.chosen])
-    _require_own_prefix(connector, others)
+    _require_own_prefix(part, connector, others)
     require_source(checkpoint, connector)
-    return Connected(PipelineSource(part.config, connector, catalog, modes), captured, part.name)
+    return Connected(PipelineSource(part.config, connector, catalog, modes), captured, part)
 
 
-def _require_own_prefix(connector: Connector, others: Iterable[Connected]) -> None:
+def _require_own_prefix(
+    part: PipelinePart, connector: Connector, others: Iterable[Connected]
+) -> None:
     """Raise `InvalidConfig` if another connector has the same topic prefix."""
-    for other in others:
-        if other.source.connector.topic_prefix == connector.topic_prefix:
-            message = f"{connector.topic_prefix} is that of {other.source.connector.name}, too"
-            hint = "give each connector of a pipeline a topic.prefix of its own"
-            raise InvalidConfig([Mistake("connector: topic.prefix", message, hint)])
+    here = [(other.part, other.source.connector) for other in others]
+    parts, known = zip(*here, (part, connector), strict=True)
+    shared = [mistake for _, mistake in shared_prefixes(parts, known)]
+    if shared:
+        raise InvalidConfig(shared)

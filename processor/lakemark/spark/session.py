@@ -208,7 +208,8 @@ def _local(config: Config) -> dict[str, str]:
     counts its tasks, stays the number of cores.
     """
     count = cores()
-    slots = count + (config.snapshot.parallelism if config.database is not None else 0)
+    readers = sum(part.database is not None for part in config.parts)
+    slots = count + readers * config.snapshot.parallelism
     settings = {
         MASTER: f"local[{slots},4]",
         "spark.driver.host": "127.0.0.1",

@@ -9,6 +9,8 @@ from lakemark.connectors.connector import parse
 from lakemark.connectors.qualified_database import under
 from lakemark.errors import DependencyError
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.reconcile import window
+from lakemark.reconcile.state import parted
 from lakemark.sources.source_set import PipelineSource, Sources
 from lakemark.state import selection, tables
 from lakemark.state.control_records import carry_out
@@ -152,6 +154,23 @@ def test_one_that_is_away_is_left_out_and_goes_on_where_it_stopped(mall):
     mall.run()
     assert both(mall) == ({1: "b"}, {1: "b"})
     assert not mall.state.tables[CRM].repair.resnapshot
+
+
+def test_shards_remember_each_log_by_itself(mall):
+    for prefix, table in (("shop", SHOP), ("shop.eu", CRM)):
+        start = {"type": "run-start", "run": f"r@{prefix}", "tables": [table]}
+        mall.records.append({**start, "connector": prefix})
+    mall.put("c", 500, 1, v="a")
+    mall.crm("c", 4, 1, v="a")
+    mall.run()
+    mall.put("u", 501, 1, v="b")
+    mall.crm("u", 5, 1, v="b")
+    mall.run()
+    found = dict.fromkeys(CLASSES, 0)
+    for blob in mall.shards.states[mall.batch].values():
+        for connector, own in parted(blob).items():
+            found[connector] += window.touched(own).num_rows
+    assert found == {"shop": 1, "shop.eu": 1}
 
 
 def test_nobody_is_there():
