@@ -124,6 +124,9 @@ def test_a_connector_of_another_source_than_before_is_its_own_matter(site):
     (why,) = made.away.values()
     assert isinstance(why, PipelineError)
     assert why.code == "connector-changed"
+    absent = made.absent(site.checkpoint, [], [])
+    with pytest.raises(PipelineError):
+        absent._require(absent._parts[0])
 
 
 def test_who_is_away_is_asked_for_until_it_can_be_used(site, monkeypatch):
