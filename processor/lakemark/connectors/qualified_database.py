@@ -4,10 +4,11 @@ What is asked and answered here has the names that the pipeline uses (`table_id.
 database itself is asked by its own. What it says in words has its own names.
 """
 
+import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from lakemark.connectors.catalog_changes import (
     NO_KEYS,
@@ -39,6 +40,8 @@ from lakemark.model.schema import TableSchema
 from lakemark.settings.table_id import qualified, unqualified
 
 T = TypeVar("T")
+_COMMAND: Final = "(lakemark (?:snapshot start|table [a-z]+) )"
+"""Before a table's name in a hint."""
 
 
 def under(qualifier: str, schemas: Mapping[str, TableSchema]) -> dict[str, TableSchema]:
@@ -231,8 +234,8 @@ class QualifiedDatabase:
         return look.having(self._names.own(look.tables))
 
     def _difference(self, one: Difference) -> Difference:
-        full, command = self._names.full(one.table), "lakemark snapshot start "
-        hint = one.hint.replace(f"{command}{one.table}", f"{command}{full}")
+        full, own = self._names.full(one.table), re.escape(one.table)
+        hint = re.sub(rf"{_COMMAND}{own}", lambda command: f"{command[1]}{full}", one.hint)
         return replace(one, table=full, hint=hint)
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakemark.connectors.catalog_changes import Action, Difference
 from lakemark.connectors.catalogs import catalog_of
 from lakemark.connectors.database import Database, DatabaseAccess
 from lakemark.connectors.qualified_database import QualifiedDatabase
@@ -170,3 +171,24 @@ def test_a_topic_names_its_table_where_nothing_else_does():
     heads = envelope.decode(records.values, records.keys, identity=identity, epoch=1)
     found = decode_range(records, plan, heads)
     assert [letter.table for letter in found.dead] == ["shop.public.orders"]
+
+
+@pytest.mark.parametrize(
+    ("hint", "told"),
+    [
+        ("lakemark snapshot start public.a", "lakemark snapshot start shop.public.a"),
+        (
+            "x, then `lakemark table rebuild public.a`",
+            "x, then `lakemark table rebuild shop.public.a`",
+        ),
+        ("ALTER TABLE public.a ADD PRIMARY KEY (id)", "ALTER TABLE public.a ADD PRIMARY KEY (id)"),
+    ],
+)
+def test_commands_of_ours_have_our_names_and_statements_those_of_the_database(hint, told):
+    one = Difference("public.a", "key-changed", Action.STOP, "its key is another", hint)
+    found = QualifiedDatabase(database_of(_access()), "shop")._difference(one)
+    assert (found.table, found.hint) == ("shop.public.a", told)
+
+
+def _access():
+    return DatabaseAccess(config().database, HandlingModes(), SHOP.settings)
