@@ -12,21 +12,24 @@ KEYS = st.lists(st.integers(-(1 << 63), 1 << 64), min_size=1, max_size=300, uniq
 DENSE = st.integers(0, 1000).map(lambda n: [*range(n), *range(10**12, 10**12 + 300)])
 
 
-def counted(keys):
+def counted(keys, *, times=1.0):
+    """What is asked, and rows by range: as there are of all, of a part so many times as many."""
     asked = []
 
     def estimate(first, last):
         asked.append((first, last))
-        return float(bisect_right(keys, last) - bisect_left(keys, first))
+        rows = bisect_right(keys, last) - bisect_left(keys, first)
+        return float(rows if rows == len(keys) else rows * times)
 
     return asked, estimate
 
 
-@given(st.one_of(KEYS, DENSE), st.integers(1, 100))
-def test_cuts_are_inside_in_order_and_parts_have_about_what_is_wanted(keys, wanted):
+@given(st.one_of(KEYS, DENSE), st.integers(1, 100), st.sampled_from([1.0, 2.0, 2.25]))
+def test_cuts_are_inside_in_order_and_parts_have_about_what_is_wanted(keys, wanted, times):
     keys = sorted(keys)
-    asked, estimate = counted(keys)
-    cuts = even_cuts(keys[0], keys[-1], wanted, estimate)
+    asked, told = counted(keys, times=times)
+    _, estimate = counted(keys)
+    cuts = even_cuts(keys[0], keys[-1], wanted, told)
     assert cuts == sorted(set(cuts))
     assert all(keys[0] <= cut < keys[-1] for cut in cuts)
     parts = [estimate(a + 1, b) for a, b in pairwise([keys[0] - 1, *cuts, keys[-1]])]
@@ -42,6 +45,12 @@ def test_keys_that_were_counted_up_take_one_estimate_a_part():
     cuts = even_cuts(1, 1_000_000, 10_000, estimate)
     assert 95 <= len(cuts) <= 105
     assert len(asked) <= 110
+
+
+def test_a_share_counts_where_every_part_is_said_to_have_twice_its_rows():
+    asked, estimate = counted(range(1, 3_000_001), times=2.1)
+    assert len(even_cuts(1, 3_000_000, 100_000, estimate)) == 29
+    assert len(asked) == 31
 
 
 def test_far_keys_do_not_take_all_questions():
