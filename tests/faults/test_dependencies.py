@@ -27,8 +27,8 @@ from tests.kit.servers import ends_servers
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
 
-# How long the broker hangs. Longer than the session and request timeouts that could give up: 60.
-FREEZE_S = float(os.environ.get("LAKEMARK_TEST_FREEZE_S", "60"))
+# How long the broker hangs: longer than our requests wait; at night than sessions of consumers, too.
+FREEZE_S = float(os.environ.get("LAKEMARK_TEST_FREEZE_S", "60" if NIGHTLY else "25"))
 PRODUCTS = "public.products"
 AGAIN_S = 5.0
 """After this long a change has come through, or was refused."""

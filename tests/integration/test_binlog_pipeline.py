@@ -13,6 +13,7 @@ from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from stack.database import Database
 from stack.processes import StackError, wait_for
+from tests.kit.nightly import nightly
 from tests.kit.number_rows import numbers
 from tests.kit.running import STATE_S, Running
 from tests.kit.servers import ends_servers, on
@@ -21,7 +22,7 @@ from tests.kit.watched_table import duckdb_rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-EACH = on("mariadb-11.4", "mariadb-10.11", "mysql-9.7")
+EACH = on("mariadb-11.4", pytest.param("mariadb-10.11", marks=nightly), "mysql-9.7")
 ORDERS = """
 CREATE TABLE orders (
     id int PRIMARY KEY, note varchar(100), amount decimal(12, 2), big bigint unsigned,

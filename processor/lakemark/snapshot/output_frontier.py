@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 EVERY_S: Final = 1.0
 AGAIN_S: Final = 10.0  # after an error
-SAY_AFTER_S: Final = 60.0
+SAY_AFTER_S: Final = 30.0
 CODE: Final = "waits-for-connector"
 WAITS: Final = (
     "chunks of tables with output topics wait until the connector shows that all events up to "
