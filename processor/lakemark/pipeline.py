@@ -23,7 +23,7 @@ from lakemark.connectors import catalog_policies
 from lakemark.connectors.catalog_changes import Cascades
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model.change_batch import FILE_MISSING
-from lakemark.model.decoding import StretchPlan
+from lakemark.model.decoding import LOG_CHANGED, StretchPlan
 from lakemark.model.events import ANY_SOURCE
 from lakemark.model.fills import UNSEEN, Fill
 from lakemark.model.handling_modes import HandlingModes
@@ -266,7 +266,7 @@ class Pipeline:
             if self.refresh.is_back(name, entry):
                 entry.repair.doubt_all(schema_refresh.MADE_ANEW, state.batch)
                 tables.resume(state, name)
-            elif self.refresh.retries(name, entry):
+            elif entry.code != LOG_CHANGED and self.refresh.retries(name, entry):
                 tables.resume(state, name)
         for name in tables.end_skips(state, before.offsets):
             log.warning("table.skipped", table=name, upto=before.offsets)

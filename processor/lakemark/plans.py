@@ -186,9 +186,7 @@ def engine_of(config: Config, table: str, entry: TableState | None) -> str:
 def applied_positions(found: dict[str, dict[int, StoredPosition]]) -> AppliedPositions:
     """Applied positions as the tasks use them."""
     return {
-        (topic, partition): AppliedPosition(
-            bytes.fromhex(reached.position), reached.source_ts, reached.creates
-        )
+        (topic, partition): reached.reached()
         for topic, partitions in found.items()
         for partition, reached in partitions.items()
     }

@@ -25,6 +25,7 @@ from lakemark.causes import cause
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, PipelineError
 from lakemark.kafka import brokers, records
 from lakemark.model.control import Wake, encode
+from lakemark.model.decoding import LOG_CHANGED
 from lakemark.ops import settings_record
 from lakemark.ops.board import Board
 from lakemark.ops.http import server
@@ -79,6 +80,7 @@ class Supervisor:
         self.beside: Beside | None = None
         self.turn = Turn(config)
         self.takeover = Takeover(config.name, self.turn, self.stopping, once=once)
+        self.sources = Sources(())
         self.connecting = Connecting(config)
         self.absent = Absent([], lambda _: None)
         self.stands_by = True  # until the checkpoint is this process's own
@@ -220,7 +222,7 @@ class Supervisor:
         # As it is now: the turn may have come after weeks.
         written = checkpoint.newest().output_prefixes
         connected = self.connecting.connect(checkpoint, written)
-        sources = Sources(tuple(one.source for one in connected))
+        self.sources = sources = Sources(tuple(one.source for one in connected))
         captured = {table: s for one in connected for table, s in one.captured.items()}
         forms = agree_on_columns(config, checkpoint, captured)
         self.absent = self.connecting.absent(checkpoint, written, connected)
@@ -409,6 +411,11 @@ class Supervisor:
         if news:  # the batch alone is none
             self._say([(table.encode(), record_of(table, state)) for table in news])
             self.published |= news
+        changed = [name for name, entry in state.tables.items() if entry.code == LOG_CHANGED]
+        if changed:
+            logs = sorted({one.qualifier for one in map(self.sources.of_table, changed) if one})
+            said = [{"follows": True, **({"connector": one} if one else {})} for one in logs]
+            control.say(self.config, [("new-epoch", "", more) for more in said])
 
     def _say(self, said: Sequence[tuple[bytes, bytes | None]]) -> None:
         client, self.progress = self.progress or records.producer(self.config), None

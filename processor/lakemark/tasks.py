@@ -309,6 +309,7 @@ def _packets(done: DecodedRange, plan: DecodePlan, learnt: Learnt) -> list[_Row]
         done.applied_position.creates,
         learnt,
         done.beginnings,
+        dict(done.applied_position.seen),
         plan.stretch.identity.qualifier,
     )
     return [*rows, (shard, REPORT, "", source, order, 0, msgspec.msgpack.encode(report))]

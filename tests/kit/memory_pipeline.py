@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakemark.connectors.connector import parse
 from lakemark.errors import LakemarkError
-from lakemark.model.decoding import ANY_CONVERTER, ConverterChoice
+from lakemark.model.decoding import ANY_CONVERTER, LOG_CHANGED, ConverterChoice
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
@@ -203,6 +203,13 @@ class World:
     def _controls(self, start: int, end: int) -> list[dict[str, Any]]:
         return self.records[start:end]
 
+    def _publish(self, state: PipelineState) -> None:
+        """Have another server's log followed, as the supervisor does."""
+        changed = [name for name, entry in state.tables.items() if entry.code == LOG_CHANGED]
+        for source in {self.pipeline.sources.of_table(name) for name in changed}:
+            said = {"type": "new-epoch", "id": f"e{state.batch}", "follows": True}
+            self.records.append({**said, "connector": source.qualifier if source else ""})
+
     def _range(self, one: OffsetRange) -> list[pa.RecordBatch]:
         start, end = ({one.topic: {one.partition: at}} for at in (one.start, one.end))
         return self.broker.read(start, end)
@@ -241,7 +248,7 @@ class World:
             librdkafka=MOCK if self.signal_table else {},
             end_offsets=lambda topics: {t: self.broker.ends()[t] for t in topics},
             controls=self._controls,
-            publish=lambda state: None,
+            publish=self._publish,
             snapshots=lambda state, news: None,
             schemas=dict(self.schemas),
         )

@@ -150,18 +150,18 @@ class MsgpackConverter:
         return False
 
     def headers(self, records: Records, plan: StretchPlan) -> Headers:
-        out = Headers([], [], [], [], [], [], [], [], [], [], [])
+        out = Headers(*([] for _ in range(12)))
         for key, written in zip(records.keys, records.values, strict=True):
             value = shifted(written, self._by) if written and self._by else written
             try:
-                found = (*self._event(key, value, plan), None, None, None)
+                found = (*self._event(key, value, plan), None, None, None, None)
             except RefusedError as what:
                 detail = what.reason and "no record of this connector"
                 rest = ("", "", positions.LOWEST, 0, "false", None, None, None)
-                found = (int(what.kind), *rest, what.reason, detail)
+                found = (int(what.kind), *rest, what.reason, detail, None)
             names = (
                 "kind", "table", "op", "position", "source_ts", "snapshot", "before", "after",
-                "schema", "reason", "detail",
+                "schema", "reason", "detail", "transaction",
             )  # fmt: skip
             for name, cell in zip(names, found, strict=True):
                 getattr(out, name).append(cell)

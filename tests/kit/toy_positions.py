@@ -53,6 +53,7 @@ class ToyPositions:
     most: Final = ((1 << 63) - 1,) * 2
     missing: Final = "no source.block"
     of_entries: Final = ("row",)
+    identity: Final = ""
 
     def from_source(
         self, fields: Mapping[str, Sequence[Any]], own: Sequence[bool] | None, epoch: int
@@ -84,6 +85,9 @@ class ToyPositions:
 
     def one_transaction(self, before: bytes, after: bytes) -> bool:
         return parts(before)[:2] == parts(after)[:2]
+
+    def event_of(self, identity: str, position: bytes) -> None:
+        return None
 
     def left_at(self, arrived: bytes) -> bytes:
         return arrived

@@ -146,7 +146,7 @@ def placed(op, key, before, after, file, pos, order=None, draw=None):
     source = {
         "version": "3.5.0.Final", "connector": "mariadb", "name": "shop", "ts_ms": pos,
         "snapshot": _snapshot(draw), "db": "public", "sequence": None, "ts_us": pos * 1000,
-        "table": "orders", "server_id": 7, "gtid": f"0-7-{pos}", "file": f"binlog.{file:06d}",
+        "table": "orders", "server_id": 7, "gtid": f"0-7-{1000 * file + pos}", "file": f"binlog.{file:06d}",
         "pos": pos, "row": 0, "thread": None, "query": None,
     }  # fmt: skip
     within = None

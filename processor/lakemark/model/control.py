@@ -220,9 +220,14 @@ class TableFill(ControlRecord, frozen=True, kw_only=True, tag="table-fill"):
 
 
 class NewEpoch(ControlRecord, frozen=True, kw_only=True, tag="new-epoch"):
-    """The source's positions begin again."""
+    """The source's positions begin again.
+
+    Attributes:
+        follows: only if events have proven that they are of another server's log.
+    """
 
     table: str | None = None
+    follows: bool | None = None
 
 
 class ControlLost(ControlRecord, frozen=True, kw_only=True, tag="control-lost"):

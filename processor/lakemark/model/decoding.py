@@ -4,7 +4,7 @@ What tells a converter and the decoder what to do travels with a batch; what the
 driver.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -15,8 +15,11 @@ from lakemark.model import positions
 from lakemark.model.events import NOTHING_LEARNT, Learnt, SourceIdentity
 from lakemark.model.fills import Fill
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.positions import LoggedEvent
 from lakemark.model.schema import TableSchema
 
+LOG_CHANGED: Final = "log-changed"
+"""Code of a table with events of another server's log, whose epoch has not begun."""
 REPORT: Final = "report"  # kind of a row of a batch's results
 
 Side = Literal["key", "value"]
@@ -63,6 +66,9 @@ class ConverterChoice:
     options: ConverterOptions = ConverterOptions()
 
 
+Seen = Mapping[str, tuple[int, int]]
+"""By origin, the newest transaction of which an event was applied, and the event's order in it."""
+
 ANY_CONVERTER: Final = ConverterChoice()
 """The one of a connector of which nothing is known."""
 
@@ -76,11 +82,49 @@ class AppliedPosition:
         source_ts: newest source time seen, microseconds. A true replay was seen before, so its
             source time is never newer than this one.
         creates: whether the transaction at `position`, which may go on, has created rows.
+        seen: of events whose transactions have names, see `LoggedEvent`.
     """
 
     position: bytes = positions.LOWEST
     source_ts: int = 0
     creates: bool = False
+    seen: Seen = field(default_factory=dict)
+
+
+# -- events by names that all servers know: those of an origin rise in each log -------------------
+
+
+def note_event(seen: MutableMapping[str, tuple[int, int]], event: LoggedEvent | None) -> None:
+    """Note an event that is applied in what its partition has seen."""
+    if event is not None and is_new(event, seen):
+        seen[event.origin] = (event.number, event.order)
+
+
+def is_new(event: LoggedEvent, seen: Seen) -> bool:
+    """Return whether an event certainly did not come before."""
+    known = seen.get(event.origin)
+    return known is None or (event.number, event.order) > known
+
+
+def may_be_new(event: LoggedEvent, seen: Seen) -> bool:
+    """Return whether an event is of the newest transaction, and nothing tells which one of it."""
+    return not event.order and seen.get(event.origin) == (event.number, 0)
+
+
+def came(event: LoggedEvent, seen: Seen) -> bool:
+    """Return whether an event, or a newer one of its origin, came before."""
+    return not is_new(event, seen) and not may_be_new(event, seen)
+
+
+def is_usual(event: LoggedEvent | None, position: bytes, start: AppliedPosition) -> bool:
+    """Return whether an event at or above its partition's applied position comes the first time.
+
+    Args:
+        event: None where its transaction has no name.
+        position: the event's.
+        start: the partition's progress before it.
+    """
+    return event is None or position == start.position or not came(event, start.seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +230,7 @@ class TableReport:
         unread: those of them of which not even the key can be read: any row may miss them.
         reread: canonical keys whose rows miss an event.
         stop: code and reason.
+        doubt: why any row may be wrong; empty if none is.
     """
 
     events: int = 0
@@ -202,6 +247,7 @@ class TableReport:
     unknown_columns: set[str] = field(default_factory=set)
     reread: list[str] = field(default_factory=list)
     stop: tuple[str, str] | None = None
+    doubt: str = ""
 
 
 @dataclass(slots=True)
@@ -260,4 +306,5 @@ class Report(msgspec.Struct):
     creates: bool = False
     learnt: Learnt = NOTHING_LEARNT
     beginnings: dict[int, int] = {}
+    seen: dict[str, tuple[int, int]] = {}
     connector: str = ""

@@ -78,6 +78,8 @@ class Headers:
             object, so a cache keyed by it is cheap.
         reason: code of a BAD record, else None.
         detail: one sentence on a BAD record without cell values, else None.
+        transaction: the text that names each record's transaction in the log of every server; None
+            where it has none.
     """
 
     kind: list[int]
@@ -91,6 +93,7 @@ class Headers:
     schema: list[bytes | None]
     reason: list[str | None]
     detail: list[str | None]
+    transaction: list[str | None]
 
     def __len__(self) -> int:
         return len(self.kind)

@@ -10,7 +10,7 @@ asks here and need not know of which database it is.
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,20 @@ KINDS: Final[dict[str, int]] = {"postgresql": 0, "": 0, "mysql": 1, "mariadb": 1
 """Numbers of kinds by `source.connector`; empty where records of any connector are taken."""
 
 
+class LoggedEvent(NamedTuple):
+    """An event by the name that its transaction has in the log of every server.
+
+    Attributes:
+        origin: where the transaction was numbered: a server, or a domain of servers.
+        number: the transaction's; those of an origin rise in each log.
+        order: of the event in its transaction, from 1; 0 where nobody tells it.
+    """
+
+    origin: str
+    number: int
+    order: int
+
+
 class PositionRules(Protocol):
     """The meaning of the positions of one kind. Pure.
 
@@ -45,6 +59,8 @@ class PositionRules(Protocol):
         missing: what a source block lacks that has no position: half a sentence.
         of_entries: fields of the source block that only an entry of the log has: they are null for
             a row that was read beside it, also where `to_source` has them.
+        identity: the field of the source block that names the event's transaction alike in the log
+            of every server that has it; empty if none does.
     """
 
     width: int
@@ -54,6 +70,7 @@ class PositionRules(Protocol):
     most: tuple[int, ...]
     missing: str
     of_entries: tuple[str, ...]
+    identity: str
 
     def from_source(
         self, fields: Mapping[str, Sequence[Any]], own: Sequence[bool] | None, epoch: int
@@ -92,6 +109,14 @@ class PositionRules(Protocol):
 
     def one_transaction(self, before: bytes, after: bytes) -> bool:
         """Return whether two positions may be of one transaction."""
+
+    def event_of(self, identity: str, position: bytes) -> "LoggedEvent | None":
+        """Return the event at a position of the stream by its transaction; None if it has no name.
+
+        Args:
+            identity: the value of the field `identity`.
+            position: the event's.
+        """
 
     def left_at(self, arrived: bytes) -> bytes:
         """Return the position of the delete with which the key change of a create begins."""
@@ -139,7 +164,9 @@ def rules_of(connector: str) -> PositionRules:
 
 
 def fields_of(connector: str) -> tuple[Mapping[str, type], Mapping[str, type]]:
-    """Return the fields of a source block, and of a transaction block, that positions are made of.
+    """Return the fields of a source block, and of a transaction block, that are read.
+
+    Positions are made of them, and one names the transaction.
 
     Args:
         connector: `source.connector`; a stranger's has none.
@@ -147,7 +174,17 @@ def fields_of(connector: str) -> tuple[Mapping[str, type], Mapping[str, type]]:
     if connector not in KINDS:
         return {}, {}
     rules = rules_of(connector)
-    return rules.fields, rules.of_transaction
+    named = {rules.identity: str} if rules.identity else {}
+    return {**rules.fields, **named}, rules.of_transaction
+
+
+def identity_of(connector: str) -> str:
+    """Return the field of a source block that names transactions, see `PositionRules`.
+
+    Args:
+        connector: `source.connector`; a stranger's has none.
+    """
+    return rules_of(connector).identity if connector in KINDS else ""
 
 
 def missing_of(connector: str) -> str:
@@ -206,6 +243,19 @@ def is_of_stream(position: bytes) -> bool:
 def one_transaction(before: bytes, after: bytes) -> bool:
     """See `PositionRules`."""
     return before[0] == after[0] and _rules(before[0]).one_transaction(before, after)
+
+
+def event_of(connector: str, identity: str | None, position: bytes) -> LoggedEvent | None:
+    """See `PositionRules`; None without a name.
+
+    Args:
+        connector: `source.connector`, also one that nobody knows.
+        identity: the value of the field that names the event's transaction.
+        position: the event's.
+    """
+    if not identity or connector not in KINDS:
+        return None
+    return rules_of(connector).event_of(identity, position)
 
 
 def left_at(arrived: bytes) -> bytes:

@@ -15,23 +15,29 @@ from lakemark.converters.record_schema import schema_for
 from lakemark.converters.registry import converter_of
 from lakemark.model import change_batch, fills
 from lakemark.model.decoding import (
+    LOG_CHANGED,
     AppliedPosition,
     DeadLetter,
     DecodedRange,
     Records,
     StretchPlan,
     TableReport,
+    is_new,
 )
 from lakemark.model.events import Headers, Kind
 from lakemark.model.fills import Fill
-from lakemark.model.positions import one_transaction
+from lakemark.model.positions import event_of, identity_of, one_transaction
 from lakemark.model.schema import TableSchema
 from lakemark.settings.table_id import plain_of
 from lakemark.source.fold import Folded, Raw, fold
-from lakemark.source.replay_filter import beginnings, drop_replays
+from lakemark.source.replay_filter import Logged, beginnings, drop_replays
 
 _BESIDE: Final = frozenset({int(Kind.TRUNCATE), int(Kind.INCREMENTAL)})  # may stand anywhere
 
+OLD_TRUNCATE: Final = (
+    "a truncate came late, or was sent again, maybe by another server: which rows are older is not "
+    "certain"
+)
 TYPE_REASONS: Final = frozenset({WRONG_TYPE, OUT_OF_RANGE})
 
 
@@ -50,7 +56,8 @@ def decode_range(records: Records, plan: StretchPlan, heads: Headers | None = No
     """
     heads = heads or headers(records, plan)
     start = plan.applied.get((records.topic, records.partition), AppliedPosition())
-    gated = drop_replays(heads.kind, heads.position, heads.source_ts, start)
+    logged = _logged(heads, plan)
+    gated = drop_replays(heads.kind, heads.position, heads.source_ts, start, logged)
     reached = replace(gated.after, creates=_creates(heads, gated.keep, start, gated.after))
     first, last = (records.offsets[0], records.offsets[-1]) if records.offsets else (-1, -1)
     out = DecodedRange(records.topic, records.partition, first, last, [], [], {}, reached, {})
@@ -72,7 +79,9 @@ def decode_range(records: Records, plan: StretchPlan, heads: Headers | None = No
             work.report(table)
     if gated.regressed is not None:
         out.regressed = records.offsets[gated.regressed]
-        work.regressed(gated.regressed)
+        work.regressed(gated.regressed, proven=gated.proven)
+    work.doubtful(gated.doubtful)
+    work.old_truncates(logged)
     if records.topic in plan.stopped_topics:
         out.dead = []  # they are written when the table is read again
     doubt_schemas(out, plan)
@@ -87,6 +96,13 @@ def decode_range(records: Records, plan: StretchPlan, heads: Headers | None = No
             good = [i for i in indices if records.offsets[i] not in dead] if dead else indices
             out.applied[table] = good
     return out
+
+
+def _logged(heads: Headers, plan: StretchPlan) -> Logged | None:
+    connector, names, position = plan.identity.connector, heads.transaction, heads.position
+    if not identity_of(connector):
+        return None
+    return lambda index: event_of(connector, names[index], position[index])
 
 
 def _creates(
@@ -218,8 +234,13 @@ class _Work:
         known = self.plan.carried.get(self.records.topic, ())
         return table in self.plan.stopped and table not in known and self.chosen(table)
 
-    def regressed(self, index: int) -> None:
-        """Stop the table of an event that stands below its place, or those that come after it."""
+    def regressed(self, index: int, *, proven: bool) -> None:
+        """Stop the table of an event that stands below its place, or those that come after it.
+
+        Args:
+            index: the event's.
+            proven: whether it is of another server's log for certain.
+        """
         records, heads = self.records, self.heads
         first = heads.table[index]
         after = {
@@ -227,15 +248,56 @@ class _Work:
             for table, kind in zip(heads.table[index:], heads.kind[index:], strict=True)
             if kind == Kind.CHANGE and self.chosen(table)
         }
+        event = f"the event at {records.topic}-{records.partition} offset {records.offsets[index]}"
         for table in {first} if self.chosen(first) else sorted(after):
-            self.report(table).stop = (
-                "position-regressed",
-                (
-                    f"the event at {records.topic}-{records.partition} offset "
-                    f"{records.offsets[index]} stands below the position already applied "
-                    "although its source time is newer: the source was restored or failed over"
-                ),
-            )
+            if proven:
+                self.report(table).stop = (
+                    LOG_CHANGED,
+                    (
+                        f"{event} is of another server's log, as its transaction proves: an epoch "
+                        "begins there with one of the next batches"
+                    ),
+                )
+            else:
+                self.report(table).stop = (
+                    "position-regressed",
+                    (
+                        f"{event} stands below the position already applied although its source "
+                        "time is newer: the source was restored or failed over"
+                    ),
+                )
+
+    def doubtful(self, indices: Sequence[int]) -> None:
+        """Have rows read again whose events were dropped and may be new."""
+        by_table: dict[str, list[int]] = {}
+        for index in indices:
+            if self.wants(self.heads.table[index]):
+                by_table.setdefault(self.heads.table[index], []).append(index)
+        for table, found in by_table.items():
+            report = self.report(table)
+            changes = [index for index in found if self.heads.kind[index] == Kind.CHANGE]
+            self._missed(table, report, self._missing(table, changes))
+            if len(changes) < len(found):
+                report.doubt = OLD_TRUNCATE
+
+    def old_truncates(self, logged: Logged | None) -> None:
+        """Have tables read again with a truncate that is not newer than all that was seen.
+
+        Nothing else tells one of another server's log from others, as it may come to any partition:
+        its position says nothing then about rows of the old log.
+        """
+        heads, topic = self.heads, self.records.topic
+        if logged is None or Kind.TRUNCATE not in heads.kind:
+            return
+        applied = self.plan.applied.items()
+        everywhere = [reached for place, reached in applied if place[0] == topic]
+        for index, kind in enumerate(heads.kind):
+            event = logged(index) if kind == Kind.TRUNCATE else None
+            if event is None or not self.wants(heads.table[index]):
+                continue
+            at = heads.position[index]
+            if any(at < one.position or not is_new(event, one.seen) for one in everywhere):
+                self.report(heads.table[index]).doubt = OLD_TRUNCATE
 
     def count_replays(self, keep: Sequence[int]) -> None:
         """Counts what the gate held back."""

@@ -5,19 +5,26 @@ everything below the partition's applied position has been applied before. Rows 
 connector's own snapshot start the partition again: their positions are sampled outside the stream.
 Applied positions are state of a *batch*, not of the table: a repeated batch starts from the same
 ones and decides as it did the first time.
+
+A connector that goes on at another server writes that server's positions, and may emit transactions
+again that came from the first one. Where transactions have names that all servers know
+(`LoggedEvent`), an event below the applied position whose transaction never came is of another log:
+in the same log it would have been applied. One above it whose transaction came is emitted again.
 """
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from lakemark.model import positions
-from lakemark.model.decoding import AppliedPosition
+from lakemark.model.decoding import AppliedPosition, came, is_new, may_be_new, note_event
 from lakemark.model.events import Kind
+from lakemark.model.positions import LoggedEvent
 
 _PASSING: Final = frozenset({int(Kind.CHANGE), int(Kind.TOMBSTONE), int(Kind.HEARTBEAT)})
+_LOGGED: Final = frozenset({int(Kind.CHANGE), int(Kind.TRUNCATE), int(Kind.SIGNAL)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +34,24 @@ class Gated:
     Attributes:
         keep: indices that are applied, in offset order.
         replays: number of events dropped as replays.
-        regressed: index of the first event below the applied position with a newer source time than
-            anything seen: a restored or failed-over source, not a replay. None = none.
+        regressed: index of the first event below the applied position that is no replay: its source
+            time is newer than anything seen, or its transaction never came. None = none.
         after: the partition's applied position after the stretch.
+        proven: whether the event at `regressed` is of another log for certain.
+        doubtful: indices of events that were dropped by their transaction's number, which a server
+            may have given otherwise: their rows are to be read again.
     """
 
     keep: list[int]
     replays: int
     regressed: int | None
     after: AppliedPosition
+    proven: bool = False
+    doubtful: Sequence[int] = ()
 
 
-_LOGGED: Final = frozenset({int(Kind.CHANGE), int(Kind.TRUNCATE), int(Kind.SIGNAL)})
+Logged = Callable[[int], LoggedEvent | None]
+"""Returns a change or a truncate of a stretch, by its index; None where it has no name."""
 
 
 def drop_replays(
@@ -46,38 +59,58 @@ def drop_replays(
     position: Sequence[bytes],
     source_ts: Sequence[int],
     start: AppliedPosition,
+    logged: Logged | None = None,
 ) -> Gated:
     """Decides which events of one partition, in offset order, are new.
 
     Events equal to the applied position pass: one WAL record can hold many rows (COPY), and
     applying an event twice changes nothing. Reads of incremental snapshots never raise it.
 
-    Truncates always pass. They have no key: one that was lost on its way and is sent again may
-    come to another partition, which is past it. They are applied by position, so an old one does
-    no harm.
+    Truncates pass, but for those that came here before under another position. They have no key:
+    one that was lost on its way and is sent again may come to another partition, which is past it.
+    They are applied by position, so an old one does no harm.
+
+    Args:
+        kinds: of the records.
+        position: of the same.
+        source_ts: of the same.
+        start: the partition's progress before them.
+        logged: names them; None where the connector names no transactions.
     """
-    usual = _in_order(kinds, position, source_ts, start)
+    usual = _in_order(kinds, position, source_ts, start, logged)
     if usual is not None:
         return usual
-    high, newest = start.position, start.source_ts
+    high, newest, seen = start.position, start.source_ts, dict(start.seen)
     keep: list[int] = []
     replays = 0
     regressed: int | None = None
+    proven = False
+    doubtful: list[int] = []
     change, truncate = int(Kind.CHANGE), int(Kind.TRUNCATE)
     own, incremental = int(Kind.OWN_SNAPSHOT), int(Kind.INCREMENTAL)
     for index, kind in enumerate(kinds):
         at = position[index]
-        if kind == change:
-            if at < high:
-                if source_ts[index] > newest and regressed is None:
-                    regressed = index
+        event = logged(index) if logged is not None and kind in {change, truncate} else None
+        fresh = at < high and event is not None and bool(seen) and is_new(event, seen)
+        if fresh or (kind == change and at < high):
+            if (fresh or source_ts[index] > newest) and regressed is None:
+                regressed, proven = index, fresh
+            elif event is not None and may_be_new(event, seen):
+                doubtful.append(index)
+            replays += 1
+        elif kind in {change, truncate}:
+            again = event is not None and at > high and came(event, seen)
+            if again and source_ts[index] <= newest:
                 replays += 1
+                doubtful.append(index)
                 continue
-            high = at
-            newest = max(newest, source_ts[index])
+            if at >= high:
+                high = at
+                newest = max(newest, source_ts[index])
+                note_event(seen, event)
             keep.append(index)
         elif kind == own:
-            high = at
+            high, seen = at, {}  # all that comes behind it counts again
             newest = max(newest, source_ts[index])
             keep.append(index)
         elif kind == incremental:
@@ -85,12 +118,8 @@ def drop_replays(
                 replays += 1
             else:
                 keep.append(index)
-        elif kind == truncate:
-            if at >= high:
-                high = at
-                newest = max(newest, source_ts[index])
-            keep.append(index)
-    return Gated(keep, replays, regressed, AppliedPosition(high, newest))
+    after = AppliedPosition(high, newest, seen=seen)
+    return Gated(keep, replays, regressed, after, proven, doubtful)
 
 
 def _in_order(
@@ -98,8 +127,9 @@ def _in_order(
     position: Sequence[bytes],
     source_ts: Sequence[int],
     start: AppliedPosition,
+    logged: Logged | None,
 ) -> Gated | None:
-    """The usual stretch, without a loop in Python: changes only, none of them a replay."""
+    """The usual stretch, decided as a whole: changes only, none of them a replay."""
     if not _PASSING.issuperset(kinds):
         return None
     change = int(Kind.CHANGE)
@@ -109,8 +139,17 @@ def _in_order(
     at = [position[index] for index in keep]
     if at[0] < start.position or not all(map(operator.le, at, islice(at, 1, None))):
         return None
+    seen = dict(start.seen)
+    if logged is not None:
+        before = start.position
+        for index, place in zip(keep, at, strict=True):
+            event = logged(index)
+            if event is not None and place > before and came(event, seen):
+                return None
+            note_event(seen, event)
+            before = place
     newest = max(start.source_ts, *map(source_ts.__getitem__, keep))
-    return Gated(keep, 0, None, AppliedPosition(at[-1], newest))
+    return Gated(keep, 0, None, AppliedPosition(at[-1], newest, seen=seen))
 
 
 def beginnings(

@@ -9,7 +9,7 @@ import msgspec
 
 from lakemark.connectors.catalog_changes import Cascades
 from lakemark.model import positions
-from lakemark.model.decoding import REPORT, Report
+from lakemark.model.decoding import LOG_CHANGED, REPORT, Report
 from lakemark.model.fills import UNSEEN
 from lakemark.model.offsets import EARLIEST, Offsets
 from lakemark.reconcile import outputs
@@ -38,7 +38,7 @@ ADOPTED: Final = (
 )
 GONE: Final = "the Delta table was gone, and was made anew: its rows from before are missing"
 MANY_BEGIN: Final = "many tables begin at once: it has its turn in one of the next batches"
-RETRIED: Final = ("output-", "lake-")  # what a decoding task meets on its way to an output topic
+RETRIED: Final = ("output-", "lake-", LOG_CHANGED)  # what mends itself
 HALVES_LOST: Final = (
     "halves of key changes that waited beside the table are gone: rows may be missing or lack "
     "columns"
@@ -57,6 +57,7 @@ HINTS: Final = {
     "lakemark table skip {table}",
     "key-out-of-range": "change the value in the database, to infinity where that is meant; then: "
     "lakemark table skip {table}",
+    LOG_CHANGED: "it goes on by itself, unless another table has stopped with position-regressed",
     "position-regressed": "if the source was restored or failed over: lakemark recover --new-epoch",
     "output-forbidden": "lakemark needs Write and Describe on the topic and on the transactional "
     "ids NAME.output.*, and Read on the groups NAME.output.*",
@@ -245,6 +246,8 @@ def _count(
         entry.repair.doubt_keys(found.reread, batch=state.batch)
         if found.unread:
             entry.repair.doubt_all(UNREAD, state.batch)
+        if found.doubt:
+            entry.repair.doubt_all(found.doubt, state.batch)
 
 
 def _outcome(
@@ -281,6 +284,8 @@ def _outcome(
         )
         return
     entry.progress.truncated(outcome.truncate)
+    if outcome.truncate and tables.is_of_older_epoch(state, outcome.table, outcome.truncate):
+        entry.repair.doubt_all(tables.TRUNCATED, state.batch)
     entry.size.commit(outcome)
     entry.files.commit(outcome, state.batch)
     entry.pending.commit(outcome, state.batch)
@@ -410,8 +415,7 @@ def chunks(
 def applied(state: PipelineState, reports: Sequence[Report]) -> None:
     """Take the partitions' new applied positions into the state."""
     for report in sorted(reports, key=lambda one: one.first):
-        reached = StoredPosition(report.position.hex(), report.source_ts, report.creates)
-        state.applied.setdefault(report.topic, {})[report.partition] = reached
+        state.applied.setdefault(report.topic, {})[report.partition] = StoredPosition.of(report)
 
 
 def start_offsets(
@@ -442,9 +446,7 @@ def start_offsets(
 def applied_positions(reports: Sequence[Report]) -> dict[tuple[str, int], StoredPosition]:
     """Return the applied positions at the end of the stretches that were read."""
     return {
-        (report.topic, report.partition): StoredPosition(
-            report.position.hex(), report.source_ts, report.creates
-        )
+        (report.topic, report.partition): StoredPosition.of(report)
         for report in sorted(reports, key=lambda one: one.first)
     }
 

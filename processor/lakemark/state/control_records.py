@@ -157,19 +157,26 @@ def carry_out(
                 _rebuild(state, record, refresh, start=start, before=before)
             case TableFill(table=table) if table:
                 _fill(state, record, can_fill)
-            case NewEpoch(connector=connector):
-                _begin_epoch(state, connector, start, owners)
+            case NewEpoch():
+                _begin_epoch(state, record, start, owners)
             case _:
                 window.arm(state.runs, record)
 
 
-def _begin_epoch(state: PipelineState, connector: str, start: Offsets, owners: TopicOwners) -> None:
+def _begin_epoch(
+    state: PipelineState, record: NewEpoch, start: Offsets, owners: TopicOwners
+) -> None:
+    connector = record.connector
     if bool(connector) != bool(owners.several):  # of several, a command names one
         log.error("control.unusable", type="new-epoch", connector=connector)
         return
-    tables.new_epoch(state, start, connector, owners)
-    epoch = len(state.log_of(connector).epochs)
-    log.warning("pipeline.new_epoch", epoch=epoch, connector=connector)
+    if not record.follows:
+        tables.new_epoch(state, start, connector, owners)
+        epoch = len(state.log_of(connector).epochs)
+        log.warning("pipeline.new_epoch", epoch=epoch, connector=connector)
+    elif tables.follow_log(state, start, connector, owners):
+        epoch = len(state.log_of(connector).epochs)
+        log.info("pipeline.log_followed", epoch=epoch, connector=connector)
 
 
 def _pause(state: PipelineState, table: str, *, start: Offsets, before: PipelineState) -> None:

@@ -13,11 +13,11 @@ had, see `stored_form`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
-from lakemark.model.decoding import TableReport
+from lakemark.model.decoding import AppliedPosition, Report, TableReport
 from lakemark.model.fills import Fill
 from lakemark.model.offsets import Offsets
 from lakemark.model.positions import LOWEST
@@ -39,6 +39,18 @@ class StoredPosition(msgspec.Struct, frozen=True, omit_defaults=True):
     position: str = LOWEST.hex()
     source_ts: int = 0
     creates: bool = False
+    seen: dict[str, tuple[int, int]] = {}
+
+    @classmethod
+    def of(cls, report: Report) -> Self:
+        """Return the progress of a partition after a stretch."""
+        return cls(report.position.hex(), report.source_ts, report.creates, report.seen)
+
+    def reached(self) -> AppliedPosition:
+        """Return it as the tasks use it."""
+        return AppliedPosition(
+            bytes.fromhex(self.position), self.source_ts, self.creates, self.seen
+        )
 
 
 StoredPositions = dict[str, dict[int, StoredPosition]]

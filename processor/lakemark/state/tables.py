@@ -21,6 +21,8 @@ from typing import Final
 
 import msgspec
 
+from lakemark.model import positions
+from lakemark.model.decoding import LOG_CHANGED
 from lakemark.model.events import Learnt
 from lakemark.model.fills import UNSEEN
 from lakemark.model.offsets import Offsets
@@ -41,6 +43,11 @@ STREAMING: Final = "streaming"
 CATCHING_UP: Final = "catching-up"
 PAUSED: Final = "paused"
 ERRORED: Final = "errored"
+REGRESSED: Final = "position-regressed"
+TRUNCATED: Final = (
+    "it was truncated, and the connector went on at another server: which rows are older is not "
+    "certain"
+)
 
 
 class TableState(msgspec.Struct, omit_defaults=True):
@@ -410,11 +417,44 @@ def rebuilt(state: PipelineState) -> list[str]:
     ]
 
 
+def follow_log(
+    state: PipelineState, start: Offsets, connector: str = "", owners: TopicOwners = ONE_OWNER
+) -> bool:
+    """Begin the epoch of another server's log; return whether there is one.
+
+    Of the old log all that a partition has stands before its first event of the new one. Where
+    neither has come yet the epoch may begin too early: what the old log still has there stands
+    above the new log's events then, and the first of these begins another epoch. So rows are right,
+    but where a truncate is compared with rows of other partitions.
+
+    Args:
+        state: the state being made.
+        start: Kafka offsets at which the batch begins.
+        connector: as for `new_epoch`.
+        owners: likewise.
+    """
+    own = _entries_of(state, connector)
+    codes = {entry.code for entry in own}
+    if LOG_CHANGED not in codes or REGRESSED in codes:
+        return False
+    _begin_epoch(state, start, connector, owners)
+    for entry in own:
+        if entry.progress.truncated_at:
+            entry.repair.doubt_all(TRUNCATED, state.batch)
+        if entry.code == LOG_CHANGED:
+            entry.resume(state.batch)
+    return True
+
+
+def is_of_older_epoch(state: PipelineState, table: str, position: bytes) -> bool:
+    """Return whether a table's position is of an epoch before the newest one of its log."""
+    own = (log for one, log in state.logs.items() if unqualified(one, table) is not None)
+    epochs = next(own, state).epochs
+    return int.from_bytes(positions.epoch_of(position)[1:]) < len(epochs)
+
+
 def new_epoch(
-    state: PipelineState,
-    start: Offsets,
-    connector: str = "",
-    owners: TopicOwners = ONE_OWNER,
+    state: PipelineState, start: Offsets, connector: str = "", owners: TopicOwners = ONE_OWNER
 ) -> None:
     """Begin an epoch: at the first regressed event of each partition, else at this batch.
 
@@ -428,6 +468,20 @@ def new_epoch(
             topics and tables stay as they are.
         owners: the connectors of topics; of one that is away its tables say it.
     """
+    _begin_epoch(state, start, connector, owners)
+    gone = "a new epoch began: rows of the source as it was before may still be here"
+    for entry in _entries_of(state, connector):
+        entry.repair.doubt_all(gone, state.batch)
+        if entry.code in {REGRESSED, LOG_CHANGED}:
+            entry.resume(state.batch)
+
+
+def _entries_of(state: PipelineState, connector: str) -> list[TableState]:
+    named = state.named_entries()
+    return [entry for table, entry in named if unqualified(connector, table) is not None]
+
+
+def _begin_epoch(state: PipelineState, start: Offsets, connector: str, owners: TopicOwners) -> None:
     known = {t: n for n, entry in state.named_entries() for t in entry.topics}
 
     def is_own(topic: str) -> bool:
@@ -440,13 +494,6 @@ def new_epoch(
     for topic in [topic for topic in state.regressed if is_own(topic)]:
         begins.setdefault(topic, {}).update(state.regressed.pop(topic))
     state.own_log(connector).epochs.append(begins)
-    gone = "a new epoch began: rows of the source as it was before may still be here"
-    for table, entry in state.named_entries():
-        if unqualified(connector, table) is None:
-            continue
-        entry.repair.doubt_all(gone, state.batch)
-        if entry.code == "position-regressed":
-            entry.resume(state.batch)
 
 
 def doubt_all(state: PipelineState, table: str, reason: str) -> None:

@@ -30,6 +30,7 @@ def heads_of(rows: list[tuple[Kind, str, str, bytes]]) -> Headers:
         schema=[None] * n,
         reason=[None] * n,
         detail=[None] * n,
+        transaction=[None] * n,
     )
 
 

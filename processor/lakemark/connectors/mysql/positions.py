@@ -24,6 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakemark.model.positions import LoggedEvent
+
 WIDTH: Final = 20
 OWN_SNAPSHOT: Final = 0
 INCREMENTAL: Final = 1
@@ -35,6 +37,7 @@ _FILE: Final = re.compile(r".*\.([0-9]{1,10})", re.DOTALL)
 _MOST_FILE: Final = (1 << 23) - 1  # 23 and 40 bits: file and place in a signed word
 _MOST_POS: Final = (1 << 40) - 1
 _MOST_ORDER: Final = (1 << 32) - 2
+_DIGITS: Final = 20
 _UNTOLD: Final = 1  # order of an event where nobody tells it; the first one of a transaction has 2
 
 
@@ -76,6 +79,7 @@ class MySqlPositions:
     most: Final = (_MOST_FILE, _MOST_POS, _MOST_ORDER + 1)
     missing: Final = "no usable source.file and source.pos (source rewritten)"
     of_entries: Final = ("gtid", "thread", "query")
+    identity: Final = "gtid"
 
     def from_source(
         self, fields: Mapping[str, Sequence[Any]], own: Sequence[bool] | None, epoch: int
@@ -126,6 +130,17 @@ class MySqlPositions:
         the commit. There are none such here: an event has to do with itself alone.
         """
         return before == after
+
+    def event_of(self, identity: str, position: bytes) -> LoggedEvent | None:
+        """See `PositionRules`: MySQL numbers by server and tag, MariaDB by domain."""
+        origin, colon, number = identity.rpartition(":")
+        if not colon:
+            origin, _, rest = identity.partition("-")
+            number = rest.rpartition("-")[2]
+        if not origin or not (number.isascii() and number.isdecimal() and len(number) < _DIGITS):
+            return None
+        order = int.from_bytes(position[16:])
+        return LoggedEvent(origin, int(number), 0 if order == _UNTOLD else order)
 
     def left_at(self, arrived: bytes) -> bytes:
         """See `PositionRules`: of the same place, and one before it where their order is told."""

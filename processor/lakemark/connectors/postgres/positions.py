@@ -23,6 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemark.model.positions import LoggedEvent
+
 WIDTH: Final = 20
 OWN_SNAPSHOT: Final = 0
 INCREMENTAL: Final = 1
@@ -65,6 +67,7 @@ class PostgresPositions:
     most: Final = ((1 << 63) - 1,) * 2
     missing: Final = "no usable source.sequence (Debezium before 1.5, or source rewritten)"
     of_entries: Final = ("txId", "lsn", "xmin", "origin", "origin_lsn")
+    identity: Final = ""
 
     def from_source(
         self, fields: Mapping[str, Sequence[Any]], own: Sequence[bool] | None, epoch: int
@@ -108,6 +111,10 @@ class PostgresPositions:
         """See `PositionRules`: equal majors, or a slot's first one."""
         one, other = unpack(before), unpack(after)
         return one[:2] == other[:2] or (_is_first(*one[1:]) and _is_first(*other[1:]))
+
+    def event_of(self, identity: str, position: bytes) -> LoggedEvent | None:  # noqa: ARG002
+        """See `PositionRules`: another server has the same numbers for other transactions."""
+        return None
 
     def left_at(self, arrived: bytes) -> bytes:
         """See `PositionRules`: one entry of the log makes both events."""

@@ -429,6 +429,7 @@ def decode(
         schema=schemas,
         reason=[plan.reason for plan in plans],
         detail=[plan.detail for plan in plans],
+        transaction=_transactions(sources, connector),
     )
     out.position = _positions(out, envelopes, connector, epoch, odd)
     _check_images(out, keys)
@@ -576,6 +577,12 @@ def _positions(
             out.reason[at] = "missing-position"
             out.detail[at] = positions.missing_of(connector)
     return result
+
+
+def _transactions(sources: list[Any], connector: str) -> list[str | None]:
+    """The names of the records' transactions, see `Headers`."""
+    name = positions.identity_of(connector)
+    return [getattr(source, name, None) for source in sources] if name else [None] * len(sources)
 
 
 def _check_images(out: Headers, keys: Sequence[bytes | None]) -> None:

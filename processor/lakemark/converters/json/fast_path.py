@@ -29,13 +29,13 @@ from lakemark.converters.json.compiled.scan_json import DIGITS
 from lakemark.converters.json.rows import Layout, layout
 from lakemark.converters.json.values import Codec, nullable
 from lakemark.converters.record_schema import schema_for
-from lakemark.model import change_batch, positions
+from lakemark.model import change_batch, decoding, positions
 from lakemark.model import columns as columns_of
 from lakemark.model.civil import Tally
 from lakemark.model.decoding import AppliedPosition, DecodedRange, StretchPlan, TableReport
 from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.model.positions import PositionRules
+from lakemark.model.positions import LoggedEvent, PositionRules
 from lakemark.model.schema import TableSchema
 
 _MOST: Final = 2**31 - 1  # bytes of an Arrow array with 32 bit offsets
@@ -131,7 +131,7 @@ def decode_range(
         events, raw_schema = scanned(values)
         table = _table(values, events, plan)
         start = plan.applied.get((topic, partition), AppliedPosition())
-        reached = _reached(events, start, plan.epoch)
+        reached = _reached(values, events, start, plan.epoch)
         # Each has a key.
         _require((names.offsets[events.rows] < names.offsets[events.rows + 1]).all())
         raw_key = names.at(int(events.rows[0]))
@@ -235,14 +235,14 @@ def scanned(values: BinaryColumn) -> tuple[Events, bytes | None]:
     wrapper = envelope.wrapper_of(values.at(int(some[0])))
     if wrapper is None:
         raise _NotPlainError
-    size, numbers = len(values.array), scan_events.NUMBERS
+    size = len(values.array)
     found = (
         np.empty(size, np.int64),
         np.empty(size, np.uint8),
         np.empty((size, 2), np.int64),
         np.empty((size, 2), np.int64),
-        np.empty((size, numbers + 1), np.int64),
-        np.zeros((scan_events.FIELDS + 1, 2), np.int64),
+        np.empty((size, scan_events.STAMP), np.int64),
+        np.zeros((scan_events.ORIGIN + 1, 2), np.int64),
     )
     head = np.frombuffer(wrapper[0], np.uint8)
     count = scan_events.events(values.data, values.offsets, head, *found)
@@ -279,11 +279,14 @@ def _table(values: BinaryColumn, events: Events, plan: StretchPlan) -> str:
     return found
 
 
-def _reached(events: Events, start: AppliedPosition, epoch: int) -> AppliedPosition:
+def _reached(
+    values: BinaryColumn, events: Events, start: AppliedPosition, epoch: int
+) -> AppliedPosition:
     """Return where the events come to: see `replay_filter`, `decoder._creates`, `fold._going_on`.
 
     Raises:
-        _NotPlainError: one is below the former, or of which row it is, only the table knows.
+        _NotPlainError: one is below the former, or may have come before, or of which row it is,
+            only the table knows.
     """
     rules = events.rules
     first, last = (one.tobytes() for one in events.position(epoch, [0, -1]))
@@ -295,12 +298,25 @@ def _reached(events: Events, start: AppliedPosition, epoch: int) -> AppliedPosit
         both = rules.transactions(np.concatenate([begun, events.numbers]))
         within = (both[1:] == both[0]) & ours
         _require(not (within & (events.op == _DELETE) & (events.before[:, 0] >= 0)).any())
+    seen = dict(start.seen)
+    _require(decoding.is_usual(_named(values, events, 0, first), first, start))
+    decoding.note_event(seen, _named(values, events, -1, last))
     newest = max(start.source_ts, int(events.times.max()))
     transactions = rules.transactions(events.numbers)
     ending = transactions == transactions[-1]
     creates = bool((events.op[ending] == _CREATE).any())
     creates |= start.creates and positions.one_transaction(start.position, last)
-    return AppliedPosition(last, newest, creates)
+    return AppliedPosition(last, newest, creates, seen)
+
+
+def _named(values: BinaryColumn, events: Events, at: int, position: bytes) -> LoggedEvent | None:
+    """Return an event at a position by its transaction's name; None where it has none."""
+    begin, size = events.who[scan_events.ORIGIN].tolist()
+    if not size or not events.rules.identity:
+        return None
+    origin = values.data[begin : begin + size].tobytes().decode()
+    number = int(events.stamp[at, scan_events.STAMP - 1])
+    return events.rules.event_of(f"{origin}{number}", position)
 
 
 def _newest(names: BinaryColumn, events: Events) -> Whole:

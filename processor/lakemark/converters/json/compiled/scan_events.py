@@ -34,6 +34,10 @@ FIELDS: Final = 6
 """Of the source block that must be the same in all events: see `_source`."""
 NUMBERS: Final = 3
 """Of a position, at most."""
+STAMP: Final = NUMBERS + 2
+"""Numbers of an event: of its position, the time, the transaction's: see `events`."""
+ORIGIN: Final = FIELDS + 1
+"""The place in `who` of what stands before the transaction's number in its name."""
 FORMS: Final = (("sequence",), ("file", "pos", "total_order"))
 """What positions are read from, see `PositionRules.compiled`: the two numbers of a sequence, with a
 last commit; the number of a file, a place in it, and an order in the transaction that begins with
@@ -43,7 +47,7 @@ _BEFORE, _AFTER, _BLOCK, _OP = map(named, (b"before", b"after", b"source", b"op"
 _CONNECTOR, _NAME, _SNAPSHOT = map(named, (b"connector", b"name", b"snapshot"))
 _DB, _SCHEMA, _TABLE = map(named, (b"db", b"schema", b"table"))
 _SEQUENCE, _TS_US, _TS_MS, _LSN = map(named, (b"sequence", b"ts_us", b"ts_ms", b"lsn"))
-_FILE, _POS = map(named, (b"file", b"pos"))
+_FILE, _POS, _GTID = map(named, (b"file", b"pos", b"gtid"))
 _TRANSACTION, _TOTAL_ORDER = map(named, (b"transaction", b"total_order"))
 _FIRST = named(b'"[\\"')  # of a sequence: "[\"26749936\",\"26750304\"]"
 _BETWEEN = named(b'\\",\\"')
@@ -55,6 +59,9 @@ _EVERY = 0b10101111  # fields of a source block that each has
 _WITH_SEQUENCE = 0b1010000  # and these, the schema being one of them
 _WITH_PLACE = 0b110000000000
 _FILE_DIGITS = 10
+_GTID_FIELD = 12
+_NUMBER = NUMBERS + 1  # the place in a stamp
+_DIVIDES = (ord(":"), ord("-"))
 _BOTH = 0b1100  # of an event: source and op
 _WIDE = 2  # slots of the hash table for each event, at least
 _PATIENCE = 8  # looks into it, and bytes compared, for each byte and each slot
@@ -88,6 +95,8 @@ def _field(data: Bytes, at: int, size: int) -> int:
         found = 10
     elif equals(data, at, size, _POS):
         found = 11
+    elif equals(data, at, size, _GTID):
+        found = 12
     return found
 
 
@@ -116,6 +125,29 @@ def _file(data: Bytes, at: int, end: int) -> tuple[Any, int]:
         begin -= 1
     if begin <= at + 1 or past - begin > _FILE_DIGITS:
         return np.int64(0), -1
+    number, came = digits(data, begin, past)
+    return number, past + 1 if came == past else -1
+
+
+@compiled
+def _gtid(data: Bytes, at: int, end: int, event: int, who: Whole) -> tuple[Any, int]:
+    """The number of a transaction of the same origin as event 0's, -1 for null; and past it."""
+    none = np.int64(-1)
+    if data[at] == SMALL_N:
+        return none, -1 if event and who[ORIGIN, 1] else literal(data, at, end)
+    past = bare(data, at + 1, end) if data[at] == QUOTE else -1
+    if past < 0:
+        return none, -1
+    begin = past
+    while begin > at + 1 and data[begin - 1] != _DIVIDES[0] and data[begin - 1] != _DIVIDES[1]:
+        begin -= 1
+    size = begin - at - 1
+    if size <= 0:
+        return none, -1
+    if event == 0:
+        who[ORIGIN, 0], who[ORIGIN, 1] = at + 1, size
+    elif not equals(data, at + 1, size, data[who[ORIGIN, 0] : who[ORIGIN, 0] + who[ORIGIN, 1]]):
+        return none, -1
     number, came = digits(data, begin, past)
     return number, past + 1 if came == past else -1
 
@@ -162,9 +194,11 @@ def _source(data: Bytes, at: int, end: int, event: int, who: Whole, found: Whole
         data, at, end: where it is.
         event: number of the event.
         who: begin and size of connector, name, snapshot, db, schema and table in event 0, which
-            all others must have too, and the form of its position; made by event 0. A snapshot that
-            is null, as converters write its default, has the size 0.
-        found: gets the numbers of the position but its order, and time in microseconds.
+            all others must have too, the form of its position, and what its transaction's name
+            begins with, likewise; made by event 0. A snapshot that is null, as converters write its
+            default, has the size 0.
+        found: gets the numbers of the position but its order, the time in microseconds, and the
+            transaction's number.
     """
     seen = 0
     while True:
@@ -204,6 +238,8 @@ def _source(data: Bytes, at: int, end: int, event: int, who: Whole, found: Whole
             found[0], found[1], at = _sequence(data, at, end)
         elif field == FIELDS + 4:
             found[0], at = _file(data, at, end)
+        elif field == _GTID_FIELD:
+            found[_NUMBER], at = _gtid(data, at, end, event, who)
         else:
             number, at = whole(data, at, end)
             if field == FIELDS + 1:
@@ -259,11 +295,13 @@ def events(
         rows: gets the number of each event's record.
         op: gets the operation's letter.
         before, after: get the begin and the end of the images, the former -1 for null.
-        stamp: gets the numbers of each position (`FORMS`) and the time in microseconds.
+        stamp: gets the numbers of each position (`FORMS`), the time in microseconds, and the number
+            of the transaction, -1 where it has no name.
         who: gets where fields of the first source block are, and the form, see `_source`.
 
     Returns:
-        How many events there are; -1 where a record is not plain, or stands below another.
+        How many events there are; -1 where a record is not plain, or stands below another, or has
+        a lower transaction or one of another origin.
     """
     count = 0
     for record in range(offsets.size - 1):
@@ -280,6 +318,7 @@ def events(
         at += 1
         before[count, 0] = after[count, 0] = -1
         stamp[count, 2] = 1
+        stamp[count, _NUMBER] = -1
         seen = 0
         more = True
         while more:
@@ -336,6 +375,8 @@ def events(
         if who[FIELDS, 0] == _OF_SEQUENCE and stamp[count, 1] & 1:  # of a slot's first transaction
             return -1
         if count and _is_below(stamp[count], stamp[count - 1]):
+            return -1
+        if count and stamp[count, _NUMBER] < stamp[count - 1, _NUMBER]:
             return -1
         rows[count] = record
         count += 1
