@@ -414,8 +414,8 @@ class Supervisor:
         changed = [name for name, entry in state.tables.items() if entry.code == LOG_CHANGED]
         if changed:
             logs = sorted({one.qualifier for one in map(self.sources.of_table, changed) if one})
-            said = [{"follows": True, **({"connector": one} if one else {})} for one in logs]
-            control.say(self.config, [("new-epoch", "", more) for more in said])
+            more = [{"follows": True, **({"connector": one} if one else {})} for one in logs]
+            control.say(self.config, [("new-epoch", "", fields) for fields in more])
 
     def _say(self, said: Sequence[tuple[bytes, bytes | None]]) -> None:
         client, self.progress = self.progress or records.producer(self.config), None

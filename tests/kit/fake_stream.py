@@ -51,6 +51,7 @@ class FakeStream:
         paused: the stream commits no batch.
         swept_void: so many sweeps find their table stopped.
         epoch: of the positions.
+        newest: position that some partition has passed.
         deaf: shards take no windows: they stand below what was used already.
     """
 
@@ -63,6 +64,7 @@ class FakeStream:
     lost: set[int] = field(default_factory=set)
     swept_void: int = 0
     epoch: int = 0
+    newest: bytes = b""
     deaf: bool = False
     tables: dict[str, StreamedTable] = field(default_factory=dict)
     offsets: Offsets = field(default_factory=dict)
@@ -95,7 +97,7 @@ class FakeStream:
     def now(self) -> Stream:
         return Stream(
             self.query, self.number, frozenset(self.armed), dict(self.tables), dict(self.offsets),
-            self.epoch,
+            self.epoch, self.newest,
         )  # fmt: skip
 
     def table(self, table: str, **changes: Any) -> None:

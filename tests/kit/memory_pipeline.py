@@ -206,9 +206,10 @@ class World:
     def _publish(self, state: PipelineState) -> None:
         """Have another server's log followed, as the supervisor does."""
         changed = [name for name, entry in state.tables.items() if entry.code == LOG_CHANGED]
-        for source in {self.pipeline.sources.of_table(name) for name in changed}:
+        found = [self.pipeline.sources.of_table(name) for name in changed]
+        for connector in {source.qualifier for source in found if source is not None}:
             said = {"type": "new-epoch", "id": f"e{state.batch}", "follows": True}
-            self.records.append({**said, "connector": source.qualifier if source else ""})
+            self.records.append({**said, "connector": connector})
 
     def _range(self, one: OffsetRange) -> list[pa.RecordBatch]:
         start, end = ({one.topic: {one.partition: at}} for at in (one.start, one.end))

@@ -141,12 +141,26 @@ def _snapshot(draw):
     return draw(st.shared(st.sampled_from(["false", None]), key="snapshot")) if draw else "false"
 
 
+def _gtid(file, pos, draw):
+    """Of one domain whose numbers rise, as a rule; of two, of numbers that fall, or none."""
+    kinds = ["one", "one", "one", "two", "fall", "none"]
+    kind = draw(st.shared(st.sampled_from(kinds), key="gtid")) if draw else "one"
+    number = 1000 * file + pos
+    if kind == "none":
+        return None
+    domain = draw(st.sampled_from([0, 1])) if kind == "two" else 0
+    return f"{domain}-7-{10**6 - number if kind == 'fall' else number}"
+
+
+SEEN = ({}, {}, {"0": (1, 2)}, {"0": (9_500, 0)}, {"0": (10**6, 2)}, {"1": (1, 0)})
+
+
 def placed(op, key, before, after, file, pos, order=None, draw=None):
     """A change of MariaDB or MySQL."""
     source = {
         "version": "3.5.0.Final", "connector": "mariadb", "name": "shop", "ts_ms": pos,
         "snapshot": _snapshot(draw), "db": "public", "sequence": None, "ts_us": pos * 1000,
-        "table": "orders", "server_id": 7, "gtid": f"0-7-{1000 * file + pos}", "file": f"binlog.{file:06d}",
+        "table": "orders", "server_id": 7, "gtid": _gtid(file, pos, draw), "file": f"binlog.{file:06d}",
         "pos": pos, "row": 0, "thread": None, "query": None,
     }  # fmt: skip
     within = None
@@ -178,8 +192,9 @@ def test_plain_stretches_are_read_and_come_out_the_same(found, data):
     somewhere = lsns.pack(0, 8, 8) if of is PLAN else places.pack(EPOCH, 9, 8, 1)
     first = data.draw(st.sampled_from([positions.LOWEST, somewhere]))
     reached = AppliedPosition(
-        first, data.draw(st.integers(0, 10**6)), creates=data.draw(st.booleans())
-    )
+        first, data.draw(st.integers(0, 10**6)), creates=data.draw(st.booleans()),
+        seen=data.draw(st.sampled_from(SEEN)),
+    )  # fmt: skip
     plan = replace(of, applied={(TOPIC, 0): reached})
     quick, general = both(batch(records), plan)
     note(f"{of.identity.connector} {'read' if quick else 'left'}")

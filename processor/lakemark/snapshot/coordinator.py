@@ -21,7 +21,7 @@ from uuid import UUID
 import structlog
 
 from lakemark.connectors.database import OpenWindow, Proof, Watermark
-from lakemark.errors import ConfigError, LakemarkError
+from lakemark.errors import ConfigError, DependencyError, LakemarkError
 from lakemark.model import positions
 from lakemark.model.control import AttemptsBegin, WindowPlace
 from lakemark.snapshot import runs
@@ -253,7 +253,7 @@ class Coordinator:
         )
         closes, opens = self._window(self.state.windows.current, oldest), self._window(uuid, oldest)
         self.state.windows.leave(self.state.stream.batch, last=not busy)
-        epoch = self.state.stream.epoch
+        stream = self.state.stream
 
         def tick() -> None:
             try:
@@ -262,7 +262,7 @@ class Coordinator:
                 failure = error
                 self.state.inbox.put(lambda: self._tick_failed(failure))
             else:
-                self.state.inbox.put(lambda: self._ticked(seen, closes, opens, epoch))
+                self.state.inbox.put(lambda: self._ticked(seen, closes, opens, stream))
 
         self.ports.submit_tick(tick)
         self.ticking = True
@@ -272,13 +272,17 @@ class Coordinator:
         seen: Watermark | Proof,
         closes: OpenWindow | None,
         opens: OpenWindow | None,
-        epoch: int,
+        stream: Stream,
     ) -> None:
-        self.ticking = False
+        """Take the answer of a tick, which was asked for when the stream was as `stream` says."""
         proof = seen.after if isinstance(seen, Watermark) else seen
+        place = positions.of_epoch(stream.epoch, proof.place) if proof.place else b""
+        if place and place < stream.newest:
+            self._tick_failed(_other_log())
+        self.ticking = False
         for end, window in (("close", closes), ("open", opens)):
-            if proof.place and window is not None:
-                self._say_window(window, end, positions.of_epoch(epoch, proof.place), proof.life)
+            if place and window is not None:
+                self._say_window(window, end, place, proof.life)
         if isinstance(seen, Watermark):
             self.state.windows.open(seen, self.state.windows_in_use())
             self.opened_ms = self.ports.now_ms()
@@ -351,3 +355,13 @@ class Coordinator:
                 missed = missed if table.begun // 2 < BEGINS_AGAIN else -1
                 if max(missed, now.own_batch) > table.armed:
                     self.store.begin_again(run, table, "its rows need to be read anew")
+
+
+def _other_log() -> DependencyError:
+    return DependencyError(
+        "the log of the database ends before events that were applied: it is another server's",
+        code="other-log",
+        hint="let database.url lead to the server that the connector reads; after a failover it"
+        " goes on by itself once events of the new server have come, or by: lakemark recover"
+        " --new-epoch",
+    )

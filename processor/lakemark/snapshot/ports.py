@@ -71,6 +71,7 @@ class Stream:
         tables: by ``schema.table``; others are not known to it yet.
         offsets: end offsets of the change topics in that batch.
         epoch: number of the epoch that its newest positions have.
+        newest: the highest position that any partition has passed; empty = none.
     """
 
     query: str
@@ -79,6 +80,7 @@ class Stream:
     tables: Mapping[str, StreamedTable]
     offsets: Offsets = field(default_factory=dict)
     epoch: int = 0
+    newest: bytes = b""
 
 
 class ProgressStore(Protocol):

@@ -93,6 +93,7 @@ class Snapshots:
             {name: now for name, now in known.items() if self._has(name)},
             state.offsets,
             positions.epoch_number(self._kind, len(epochs)),
+            _newest(state, self._qualifier),
         )
 
     def _has(self, table: str) -> bool:
@@ -101,6 +102,16 @@ class Snapshots:
     def _is_own(self, said: Settled | Swept) -> bool:
         """Say whether an outcome is of a table of this connector: numbers are each one's own."""
         return self._has(said.table)
+
+
+def _newest(state: PipelineState, connector: str) -> bytes:
+    """Return the newest position that was applied of a connector's log."""
+    topics = set(state.applied)
+    if connector:  # positions of other logs are no answer
+        own = (e.topics for t, e in state.named_entries() if unqualified(connector, t) is not None)
+        topics &= set().union(*own)
+    applied = (one.position for topic in topics for one in state.applied[topic].values())
+    return bytes.fromhex(max(applied, default=""))
 
 
 def _passed(entry: TableState, state: PipelineState) -> bytes:

@@ -4,6 +4,7 @@ import pytest
 
 from lakemark.connectors.database import Watermark
 from lakemark.connectors.mysql.binlog_place import BinlogPlace, Server
+from lakemark.connectors.mysql.positions import pack
 from lakemark.errors import LakemarkError
 from lakemark.model.positions import epoch_number, epoch_of
 from lakemark.snapshot import runs
@@ -481,9 +482,25 @@ def test_a_window_has_the_epoch_in_which_it_was_asked_for():
     world.tick = lambda *, closes, opens: Watermark(str(opens.uuid), place, place.place)
     world.execute("r1", ORDERS)
     world.go(until=lambda: world.held_tick is not None)
-    world.stream.epoch = epoch_number("mysql", 1)
+    newer = epoch_number("mysql", 1)
+    world.stream.epoch, world.stream.newest = newer, pack(newer, 7, 101)
     world.step()
     world.release_tick()
     world.step()
     (window,) = [one for one in world.controls if one["type"] == "window"]
     assert epoch_of(bytes.fromhex(window["position"])) == epoch_number("mysql", 0).to_bytes(4)
+
+
+def test_a_place_before_what_was_applied_is_of_another_log_and_waits_for_its_epoch(logs):
+    world = with_settings()
+    old, new = (epoch_number("mysql", number) for number in (0, 1))
+    world.stream.epoch, world.stream.newest = old, pack(old, 7, 101)
+    world.hold = True
+    place = BinlogPlace(Server(1, 2), 7, 100)
+    world.tick = lambda *, closes, opens: Watermark(str(opens.uuid), place, place.place)
+    world.execute("r1", ORDERS)
+    world.go(10.0)
+    assert {one["code"] for one in logs if one["event"] == "snapshot.delayed"} == {"other-log"}
+    assert not [one for one in world.controls if one["type"] == "window"]
+    world.stream.epoch = new
+    world.go(60.0, until=lambda: any(one["type"] == "window" for one in world.controls))
