@@ -387,6 +387,34 @@ def test_nor_do_other_tables_and_replays(change_of):
     assert read([ONE, TWO], replace(PLAN, **change_of)) is None
 
 
+@pytest.mark.parametrize(
+    ("gtids", "seen", "plain"),
+    [
+        (("0-7-5", "0-7-6"), {}, True),
+        (("0-7-5", "0-7-6"), {"0": (4, 2), "1": (9, 2)}, True),
+        (("0-7-5", "0-7-6"), {"0": (5, 2)}, False),  # it came, and stands above: of another log
+        (("0-7-5", "0-7-6"), {"0": (7, 2)}, False),
+        (("0-7-6", "0-7-5"), {}, False),
+        (("0-7-5", "1-7-6"), {}, False),
+        (("0-7-5", None), {}, False),
+        ((None, "0-7-5"), {}, False),
+        ((None, None), {"0": (7, 2)}, True),
+    ],
+)
+def test_names_of_transactions_that_do_not_rise_are_for_the_general_way(gtids, seen, plain):
+    records = []
+    for pos, gtid in zip((100, 200), gtids, strict=True):
+        key, value, _ = placed("u", 1, {"id": 1, "v": "a"}, {"id": 1, "v": "b"}, 9, pos, 1)
+        event = json.loads(value)
+        event["source"]["gtid"] = gtid
+        records.append((key, packed(event), []))
+    start = AppliedPosition(places.pack(EPOCH, 9, 50, 2), 0, seen=seen)
+    quick, general = both(batch(records), replace(PLACES, applied={(TOPIC, 0): start}))
+    assert (quick is not None) == plain
+    if quick is not None:
+        assert_same(quick, general)
+
+
 def test_two_rows_of_one_key_are_for_the_general_way():
     gone, shifted = (change(op, 1, ROW, None if op == "d" else ROW, 24, 32) for op in "du")
     later = change("u", 1, ROW, ROW, 32, 40)

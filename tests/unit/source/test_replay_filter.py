@@ -2,6 +2,7 @@
 
 import pytest
 
+from lakemark.connectors.mysql.positions import pack
 from lakemark.connectors.postgres import positions as lsns
 from lakemark.model import positions
 from lakemark.model.decoding import AppliedPosition
@@ -149,3 +150,95 @@ def test_a_read_structure_is_one_beginning_and_its_records_have_one_place():
     told = {positions.snapshot_of(first): 50, positions.snapshot_of(second): 60}
     assert beginnings(kinds, where, when, []) == told
     assert beginnings([Kind.SCHEMA_CHANGE], [first], [70], []) == {positions.snapshot_of(first): 70}
+
+
+# -- events by names that all servers know ---------------------------------------------------------
+
+A, B = "aaaaaaaa-0000-11f1-befd-02fc00000001", "bbbbbbbb-0000-11f1-befd-02fc00000001"
+
+
+def named(start, *events):
+    """A stretch of (kind, place, origin, number, order, time), the order 0 where it is not told.
+
+    In positions, and in what a partition has seen, an order that is told is one more.
+    """
+    epoch = positions.epoch_number("mysql", 0)
+    kinds = [event[0] for event in events]
+    found = [
+        bytes(20) if event[0] == OWN else pack(epoch, *event[1], event[4] + 1 if event[4] else 1)
+        for event in events
+    ]
+
+    def logged(index):
+        return positions.event_of("mysql", f"{events[index][2]}:{events[index][3]}", found[index])
+
+    return drop_replays(kinds, found, [event[5] for event in events], start, logged)
+
+
+def after(place, ts=100, **seen):
+    """Progress up to a place of the first server's log."""
+    names = {"a": A, "b": B}
+    known = {names[origin]: newest for origin, newest in seen.items()}
+    return AppliedPosition(pack(positions.epoch_number("mysql", 0), *place, 2), ts, seen=known)
+
+
+def test_what_never_came_and_stands_below_is_of_another_log():
+    found = named(after((4, 900), a=(9, 2)), (CHANGE, (1, 300), A, 10, 1, 50))
+    assert (found.regressed, found.proven, found.keep) == (0, True, [])
+    other = named(after((4, 900), a=(9, 2)), (CHANGE, (1, 300), B, 1, 1, 50))
+    assert (other.regressed, other.proven) == (0, True)
+
+
+def test_what_came_and_stands_below_is_a_replay_unless_it_is_newer():
+    start = after((4, 900), a=(9, 2))
+    assert named(start, (CHANGE, (1, 300), A, 9, 1, 100)).regressed is None
+    reset = named(start, (CHANGE, (1, 300), A, 3, 1, 101))
+    assert (reset.regressed, reset.proven) == (0, False)
+
+
+def test_nothing_is_proven_where_no_names_were_noted():
+    found = named(
+        after((4, 900)), (CHANGE, (1, 300), A, 10, 1, 50), (CHANGE, (1, 300), A, 10, 1, 200)
+    )
+    assert (found.regressed, found.proven) == (1, False)
+
+
+def test_what_another_server_sends_again_above_is_dropped_and_read_again():
+    start = after((4, 900), a=(9, 2))
+    again, fresh = (CHANGE, (5, 100), A, 8, 1, 90), (CHANGE, (5, 300), B, 1, 1, 120)
+    found = named(start, again, (CHANGE, (5, 200), A, 9, 1, 100), fresh)
+    assert (found.keep, found.replays, list(found.doubtful)) == ([2], 2, [0, 1])
+    assert found.after.seen == {A: (9, 2), B: (1, 2)}
+    newer = named(start, (CHANGE, (5, 100), A, 8, 1, 101))
+    assert newer.keep == [0], "numbers of its origin do not rise: by its time it is new"
+
+
+def test_the_rest_of_a_transaction_that_a_connector_broke_off_is_new():
+    start = after((4, 900), a=(9, 3))  # two of its events: orders begin with 2
+    whole = [(CHANGE, (5, 100), A, 9, order, 100) for order in (1, 2, 3)]
+    assert named(start, *whole).keep == [2]
+    below = named(start, *[(kind, (1, 100), *rest) for kind, _, *rest in whole])
+    assert (below.keep, below.regressed, below.proven) == ([], 2, True)
+
+
+def test_without_an_order_the_newest_transaction_may_be_new():
+    start = after((4, 900), a=(9, 0))
+    assert named(start, (CHANGE, (5, 100), A, 9, 0, 100)).keep == [0]
+    below = named(start, (CHANGE, (1, 100), A, 9, 0, 100))
+    assert (below.keep, list(below.doubtful)) == ([], [0])
+
+
+def test_behind_rows_of_the_connectors_own_snapshot_all_counts_again():
+    start = after((4, 900), a=(9, 2))
+    found = named(start, (OWN, None, A, 0, 0, 110), (CHANGE, (4, 800), A, 8, 1, 90))
+    assert (found.keep, found.after.seen) == ([0, 1], {A: (8, 2)})
+
+
+def test_truncates_that_came_or_are_of_another_log_do_not_pass():
+    start = after((4, 900), a=(9, 2))
+    again = named(start, (TRUNCATE, (5, 100), A, 8, 0, 90))
+    assert (again.keep, list(again.doubtful)) == ([], [0])
+    other = named(start, (TRUNCATE, (1, 100), A, 10, 0, 110))
+    assert (other.keep, other.regressed, other.proven) == ([], 0, True)
+    late = named(start, (TRUNCATE, (4, 800), A, 8, 0, 90))
+    assert late.keep == [0]
