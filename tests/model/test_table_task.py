@@ -152,7 +152,7 @@ def test_the_real_engine_keeps_the_contract(seed, deletes, engine, tmp_path):
 
 
 def _no_gate(monkeypatch):
-    def gate(kinds, position, source_ts, start):
+    def gate(kinds, position, source_ts, start, logged):
         keep = [i for i, kind in enumerate(kinds) if kind in {0, 1, 2, 3}]
         return Gated(
             keep, 0, None, AppliedPosition(max([start.position, *position]), start.source_ts)
@@ -165,8 +165,8 @@ def _truncates_gated(monkeypatch):
     """As if a truncate were an event like others: below the applied position it is dropped."""
     old = decoder.drop_replays
 
-    def gate(kinds, position, source_ts, start):
-        found, high, keep = old(kinds, position, source_ts, start), start.position, []
+    def gate(kinds, position, source_ts, start, logged):
+        found, high, keep = old(kinds, position, source_ts, start, logged), start.position, []
         for index in found.keep:
             if kinds[index] == 3 and position[index] < high:
                 continue

@@ -16,10 +16,18 @@ KIND = "mariadb"
 
 @dataclass
 class BinlogConnector(Connector):
-    """Emits a log of files; `metadata`: with the order of a transaction's events."""
+    """Emits a log of files.
+
+    Attributes:
+        metadata: with the order of a transaction's events.
+        named: with the names of transactions, of the server where they were made.
+        taken_over: transactions that the first server has made; -1 while it is the only one.
+    """
 
     source: BinlogSource
     metadata: bool = True
+    named: bool = False
+    taken_over: int = -1
 
     def _append(
         self, index: int, number: int, change: Change, lsn: Any, ts: int, *, snapshot: str = "false"
@@ -49,9 +57,14 @@ class BinlogConnector(Connector):
             entry.new_key, entry.old_key,
         )  # fmt: skip
         value = json.loads(value_json(plain, wrapped=False))
-        value["source"] = self._source_block(event, "things")
+        value["source"] = self._source_block(event, "things") | {"gtid": self._gtid(event)}
         value["transaction"] = self._transaction(event)
         return json.dumps(value).encode()
+
+    def _gtid(self, event: Event) -> str | None:
+        if not self.named or event.snapshot != "false":
+            return None
+        return f"{'second' if event.commit >= self.taken_over >= 0 else 'first'}:{event.commit + 1}"
 
     def _transaction(self, event: Event) -> dict[str, Any] | None:
         place: Any = event.sequence
@@ -105,6 +118,7 @@ class BinlogConnector(Connector):
         unsent = [event.commit for event in self.stream[self.at :] if event.commit >= 0]
         self.read = min([self.read, *unsent])
         self.at = self.oldest = len(self.stream)  # nothing of the old log is sent again
+        self.taken_over = len(source.history)
         source.relocate(self.read)
 
 

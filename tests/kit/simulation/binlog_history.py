@@ -12,7 +12,7 @@ from tests.kit.simulation.binlog_plots import BINLOG_PLOTS
 from tests.kit.simulation.binlog_source import BinlogSource
 from tests.kit.simulation.history import History
 from tests.kit.simulation.oracle import WrongError
-from tests.kit.simulation.pipeline import REGRESSED, Pipeline
+from tests.kit.simulation.pipeline import OF_ANOTHER_EPOCH, Pipeline
 from tests.kit.simulation.world import World, any_world
 from tests.kit.simulation.writes import Step
 
@@ -28,6 +28,7 @@ class BinlogWorld(World):
         has_xa: there are transactions of XA.
         unordered: binlog_order_commits is OFF.
         fails_over: another server takes over, or the log is reset.
+        named: transactions have names that both servers know.
     """
 
     is_mariadb: bool = True
@@ -36,6 +37,7 @@ class BinlogWorld(World):
     has_xa: bool = False
     unordered: bool = False
     fails_over: bool = False
+    named: bool = False
 
 
 def any_binlog_world(dice: random.Random) -> BinlogWorld:
@@ -53,7 +55,7 @@ def any_binlog_world(dice: random.Random) -> BinlogWorld:
     return BinlogWorld(
         **{**fields, "shape": shape, "alters": "", **(calm if fails_over else {})},
         is_mariadb=is_mariadb, one_place=some(0.6), metadata=plain.order or some(0.8), has_xa=some(0.25),
-        unordered=not is_mariadb and some(0.3), fails_over=fails_over,
+        unordered=not is_mariadb and some(0.3), fails_over=fails_over, named=fails_over and some(0.6),
     )  # fmt: skip
 
 
@@ -83,7 +85,7 @@ class BinlogHistory(History):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.connector.metadata = self.binlog.metadata
+        self.connector.metadata, self.connector.named = self.binlog.metadata, self.binlog.named
         self.coordinator.is_mariadb = self.binlog.is_mariadb
 
     @property
@@ -158,7 +160,7 @@ class BinlogHistory(History):
         when all of the old log has been read: what is read later is of the new epoch.
         """
         state = self.pipeline.state
-        stopped = state.stopped is not None and state.stopped.code == REGRESSED
+        stopped = state.stopped is not None and state.stopped.code in OF_ANOTHER_EPOCH
         read = self.resting and not self.pipeline.behind() and not self.connector.waiting()
         known = read and self.failed_over and not state.epochs
         if (stopped or known) and self.recovering == len(state.epochs):

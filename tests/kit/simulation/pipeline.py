@@ -47,7 +47,7 @@ IDENTITY = SourceIdentity("postgresql", "shop", signal_table=SIGNAL_TABLE)
 SCHEMAS = {TABLE: table_schema()}
 MODES = HandlingModes()
 KEY = KeyColumns(("id",))
-REGRESSED = "position-regressed"
+OF_ANOTHER_EPOCH = {"position-regressed", "log-changed"}
 AppliedPositions = dict[Place, AppliedPosition]
 
 
@@ -273,7 +273,10 @@ class Pipeline:
         heads, keys = decoder.headers(records, plan), dict[int, bytes | None]()
         if topic == TOPIC:
             before = out.applied.get(place, AppliedPosition())
-            gated = decoder.drop_replays(heads.kind, heads.position, heads.source_ts, before)
+            logged = decoder._logged(heads, plan)
+            gated = decoder.drop_replays(
+                heads.kind, heads.position, heads.source_ts, before, logged
+            )
             out.kept += [piece[at].entry for at in gated.keep]
             done = decoder.decode_range(records, plan, heads)
             report = done.tables.get(TABLE)
@@ -281,7 +284,7 @@ class Pipeline:
                 out.regressed.setdefault(place, done.regressed)
             if report is not None:
                 out.stop = out.stop or (report.stop[0] if report.stop is not None else "")
-                assert out.stop in {"", REGRESSED}, report.stop
+                assert out.stop in {"", *OF_ANOTHER_EPOCH}, report.stop
                 out.reread |= {key.encode() for key in report.reread}
             out.applied[place], keys = done.applied_position, done.keys
             for number, (_, packet) in enumerate(done.packets):
@@ -317,7 +320,7 @@ class Pipeline:
                 tables.ERRORED, decoded.stop, topics=[TOPIC],
                 from_offsets=_of_topic(state.offsets), high_waters=_stored(state.applied),
             )  # fmt: skip
-        elif entry is not None and entry.code == REGRESSED and begun:
+        elif entry is not None and entry.code in OF_ANOTHER_EPOCH and begun:
             entry.state, entry.code = tables.CATCHING_UP, ""
         if entry is None and (added or ends.stop):  # nothing of the batch is applied
             entry = table_state(
@@ -604,7 +607,8 @@ def _places(offsets: Offsets) -> dict[Place, int]:
 
 
 def _reached(reached: AppliedPosition) -> StoredPosition:
-    return StoredPosition(reached.position.hex(), reached.source_ts, reached.creates)
+    seen = dict(reached.seen)
+    return StoredPosition(reached.position.hex(), reached.source_ts, reached.creates, seen)
 
 
 def _stored(applied: AppliedPositions) -> dict[str, dict[int, StoredPosition]]:

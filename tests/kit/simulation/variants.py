@@ -379,7 +379,9 @@ def _new_partitions_are_past(patch: Patch) -> None:
 def _no_gate(patch: Patch) -> None:
     """What a connector sends again is applied again."""
 
-    def gate(kinds: Any, position: Any, source_ts: Any, start: AppliedPosition) -> Gated:
+    def gate(
+        kinds: Any, position: Any, source_ts: Any, start: AppliedPosition, logged: Any
+    ) -> Gated:
         keep = [i for i, kind in enumerate(kinds) if kind in {0, 1, 2, 3}]
         return Gated(
             keep, 0, None, AppliedPosition(max([start.position, *position]), start.source_ts)
