@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemark.model.decoding import LOG_CHANGED
-from lakemark.model.events import SourceIdentity
 from lakemark.state import tables
-from tests.kit.memory_pipeline import Broker
+from tests.kit.memory_pipeline import Broker, reconnected
 from tests.kit.nightly import examples
 from tests.kit.shop import ORDERS, SIGNALS, Shop, compact, schema_of
 
@@ -24,7 +23,7 @@ class ServerShop(Shop):
 
     def _start(self):
         pipeline = super()._start()
-        pipeline.identity = SourceIdentity("mysql", "shop", self.signal_table)
+        pipeline.sources = reconnected(pipeline.sources, kind="mysql")
         return pipeline
 
     def tell(self, op, log, name, key, v=None, *, partition=None, ts=None):
