@@ -149,6 +149,11 @@ class Connector:
         return topic_safe(f"{self.topic_prefix}{_delimiter(self.settings)}")
 
     @property
+    def own_topics(self) -> str:
+        """Java regular expression of its tables' topics, as it names them by itself."""
+        return _every_topic(self.settings)
+
+    @property
     def wanted(self) -> Wanted:
         """The topics and tables that a checkpoint may keep: those that are still named."""
         pattern = compile_java(self.topic_pattern)
@@ -198,6 +203,16 @@ class Connector:
             output_prefixes=(*self.output_prefixes, *new),
             topic_pattern=_without([_below(prefix) for prefix in new], self.topic_pattern),
         )
+
+    def leaving(self, away: Mapping[str, str]) -> "Connector":
+        """Return the connector without the topics of others, which nobody else can read.
+
+        Args:
+            away: their `own_topics`, by the `topic_start` of each; one whose names begin as those
+                of this connector do at most is not among them: this one's are more its own.
+        """
+        others = [own for start, own in away.items() if not self.topic_start.startswith(start)]
+        return replace(self, topic_pattern=_without(others, self.topic_pattern))
 
     def require_visible(self, tables: Iterable[str]) -> None:
         """Raise `InvalidConfig` if change topics would be taken for output topics."""
@@ -367,13 +382,22 @@ def _table_topics(settings: Mapping[str, str], config: Config, signal: str | Non
     be read without a restart.
     """
     delimiter = _delimiter(settings)
-    start = quoted(topic_safe(settings.get("topic.prefix", "") + delimiter))
+    start = _start(settings)
     chosen = [topic_regex(regex) for regex in config.source.tables]
     if delimiter == "." and chosen and None not in chosen:
         bodies = [regex for regex in chosen if regex]
         if signal:
             bodies.append(quoted(topic_safe(plain_of(signal))))
         return f"{start}(?:{'|'.join(bodies)})"
+    return _every_topic(settings)
+
+
+def _start(settings: Mapping[str, str]) -> str:
+    return quoted(topic_safe(settings.get("topic.prefix", "") + _delimiter(settings)))
+
+
+def _every_topic(settings: Mapping[str, str]) -> str:
+    start, delimiter = _start(settings), _delimiter(settings)
     if delimiter == ".":
         return rf"{start}[^.]+\..+"
     return f"{start}.+{quoted(topic_safe(delimiter))}.+"

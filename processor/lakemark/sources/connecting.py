@@ -5,25 +5,28 @@ cannot be used leaves its topics and tables out, as if the configuration did not
 (`state.selection`), and is asked for again; the others do not wait for it. When it is there, the
 query is started again with it, and its tables go on from where they stopped. A connector that this
 process has used goes on as it was known last.
+
+The topics of one that is away are read for nobody, also where another's names begin likewise
+(`shop` and `shop.eu`): by its settings, or as the checkpoint knows its topic prefix.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
 
 from lakemark.connectors.catalogs import catalog_of
-from lakemark.connectors.connect_rest import ATTEMPTS
 from lakemark.connectors.connector import Connector
 from lakemark.connectors.parts import PipelinePart, parts_of, shared_prefixes
-from lakemark.errors import DependencyError, LakemarkError
+from lakemark.errors import DependencyError, LakemarkError, PipelineError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
 from lakemark.settings.layers import InvalidConfig
+from lakemark.settings.names import quoted, topic_safe
 from lakemark.sources.source_set import PipelineSource
 from lakemark.state.checkpoint import Checkpoint
 from lakemark.state.connector_drift import ChangedError, agree, require_source
@@ -47,6 +50,11 @@ class Connected:
     captured: dict[str, TableSchema]
     part: PipelinePart
 
+    def leaving(self, away: Mapping[str, str]) -> "Connected":
+        """See `Connector.leaving`."""
+        connector = self.source.connector.leaving(away)
+        return replace(self, source=replace(self.source, connector=connector))
+
 
 @dataclass
 class Connecting:
@@ -60,6 +68,7 @@ class Connecting:
     config: Config
     away: dict[str, LakemarkError] = field(default_factory=dict)
     _known: dict[str, Connected] = field(default_factory=dict)
+    _read: dict[str, Connector] = field(default_factory=dict)
 
     def connect(self, checkpoint: Checkpoint, written: Sequence[str]) -> list[Connected]:
         """Return the connectors that can be used, and make the checkpoint agree with them.
@@ -69,8 +78,11 @@ class Connecting:
             written: prefixes of output topics, see `Connector.having_written`.
 
         Raises:
-            LakemarkError: none of them can; as the first one says it.
+            PipelineError: the checkpoint is of the other form, see `_require_form`.
+            LakemarkError: none of them can; of those for which it is worth to wait the first one
+                says it.
         """
+        _require_form(checkpoint, several=self.config.several)
         self.away, found = {}, dict[str, Connected]()
         for part in parts_of(self.config):
             try:
@@ -84,9 +96,26 @@ class Connecting:
                     hint=error.hint,
                 )  # fmt: skip
         if not found:
-            raise next(iter(self.away.values()))
+            raise min(self.away.values(), key=_is_final)
         self._known |= found
-        return [*found.values()]
+        if not self.config.several:
+            return [*found.values()]
+        here = {one.source.qualifier for one in found.values()}
+        topics = self._topics_away(here, checkpoint.newest().logs)
+        return [one.leaving(topics) for one in found.values()]
+
+    def _topics_away(self, here: Collection[str], known: Iterable[str]) -> dict[str, str]:
+        """Return the topics of connectors that are not there, see `Connector.leaving`.
+
+        Args:
+            here: the qualifiers of those that are.
+            known: of all that were ever read.
+        """
+        found = {f"{topic_safe(one)}.": rf"{quoted(topic_safe(one))}\.[^.]+\..+" for one in known}
+        found |= {one.topic_start: one.own_topics for one in self._read.values()}
+        starts = {one.topic_start for one in self._read.values() if one.qualifier in here}
+        starts |= {f"{topic_safe(one)}." for one in here}
+        return {start: own for start, own in found.items() if start not in starts}
 
     def _connected(
         self,
@@ -96,7 +125,8 @@ class Connecting:
         others: Iterable[Connected],
     ) -> Connected:
         try:
-            found = _usable(part, checkpoint, written, others)
+            connector = self._read[part.name] = part.read()
+            found = _usable(part, connector, checkpoint, written, others)
             agree(part.config, checkpoint, found.source.connector)
         except DependencyError:
             known = self._known.get(part.name)
@@ -117,7 +147,7 @@ class Connecting:
         """
         return Absent(
             [part for part in parts_of(self.config) if part.name in self.away],
-            lambda part: _usable(part, checkpoint, written, here, attempts=1),
+            lambda part: _usable(part, part.read(attempts=1), checkpoint, written, here),
         )
 
 
@@ -178,20 +208,19 @@ class Absent:
 
 def _usable(
     part: PipelinePart,
+    connector: Connector,
     checkpoint: Checkpoint,
     written: Sequence[str],
     others: Iterable[Connected],
-    *,
-    attempts: int = ATTEMPTS,
 ) -> Connected:
-    """Ask Connect for a connector, and the database for its tables.
+    """Ask the database of a connector for its tables.
 
     Raises:
-        DependencyError: one of them does not answer.
-        InvalidConfig: the connector is not known, or cannot be used.
+        DependencyError: it does not answer.
+        InvalidConfig: the connector cannot be used.
         PipelineError: it is that of another source than before.
     """
-    connector = part.read(attempts=attempts).having_written(written)
+    connector = connector.having_written(written)
     connector.require()
     for problem in connector.problems:
         log.warning(
@@ -216,3 +245,25 @@ def _require_own_prefix(
     shared = [mistake for _, mistake in shared_prefixes(parts, known)]
     if shared:
         raise InvalidConfig(shared)
+
+
+def _is_final(error: LakemarkError) -> tuple[bool, bool]:
+    """Return a key to sort by: what goes away by itself comes before what a person has to mend."""
+    return not isinstance(error, DependencyError), not error.retried
+
+
+def _require_form(checkpoint: Checkpoint, *, several: bool) -> None:
+    """Raise `PipelineError` if the checkpoint is that of the other form of the configuration.
+
+    Tables have other names in it, and places of the log are other ones' there: events would be
+    taken for replays of one, or rows that were never read for those of a table that is complete.
+    """
+    other = checkpoint.decoding() is not None if several else bool(checkpoint.newest().logs)
+    if other:
+        was, now = ("source.connect", "source.connectors")[:: 1 if several else -1]
+        raise PipelineError(
+            f"the checkpoint was made with {was}, not with {now}: tables have other names there",
+            code="connector-changed",
+            hint=f"set {was} again; or, if {now} is meant, give the pipeline a new checkpoint and "
+            "snapshot its tables again",
+        )
