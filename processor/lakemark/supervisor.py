@@ -89,7 +89,9 @@ class Supervisor:
         self.metrics = Metrics(self.board)
 
     def run(self) -> int:
-        """Run until told to stop; return 0 if all is well, 1 if tables are errored (`--once`).
+        """Run until told to stop; return 0 if all is well.
+
+        With `--once` it is 1 if tables are errored, or one of several connectors is away.
 
         Raises:
             LakemarkError: an error that only a person can mend.
@@ -385,9 +387,13 @@ class Supervisor:
             log.error(
                 "table.errored", table=table, code=entry.code, reason=entry.reason, hint=entry.hint
             )
-        for name, why in self.connecting.away.items() if self.once else ():
-            log.error("connector.not_read", connector=name, code=why.code, reason=why.message)
-        return 1 if self.once and (errored or self.connecting.away) else 0
+        away = self.connecting.away if self.once else {}
+        for name, why in away.items():
+            log.error(
+                "connector.not_read", connector=name, code=why.code, reason=why.message,
+                hint=why.hint,
+            )  # fmt: skip
+        return 1 if away or (errored and self.once) else 0
 
     def _cause(self, pipeline: Pipeline, error: BaseException) -> LakemarkError:
         """Return the cause that stopped the query; if not known to be final, it is retried."""

@@ -227,6 +227,14 @@ def test_a_refusal_ends_a_start_and_degrades_what_has_streamed(folder, monkeypat
     assert (state, error.code, error.retried) == ("degraded", "database-refused", True)
 
 
+@pytest.mark.parametrize("once", [True, False])
+def test_a_run_that_ends_by_itself_says_that_a_connector_was_not_read(folder, once):
+    supervisor = Supervisor(load(folder / "lakemark.yaml"), once=once)
+    assert supervisor._verdict() == 0
+    supervisor.connecting.away["crm"] = DependencyError("no", code="database-unavailable")
+    assert supervisor._verdict() == int(once)
+
+
 @pytest.mark.parametrize("error", [None, ConfigError("it is wrong", hint="mend it")])
 def test_a_process_that_ends_says_so_and_why(folder, monkeypatch, error):
     supervisor, said = Supervisor(load(folder / "lakemark.yaml"), once=True), {}
