@@ -203,13 +203,13 @@ def _launched(jar_files: Sequence[Path], config: Config) -> dict[str, str]:
 def _local(config: Config) -> dict[str, str]:
     """Return the settings of a session on this machine.
 
-    It has slots for chunks beyond those of the stream, so that neither waits for the other: a task
-    that reads a chunk mostly waits for the database. `defaultParallelism`, from which the stream
-    counts its tasks, stays the number of cores.
+    It has slots for chunks beyond those of the stream, of each connector's own, so that none waits
+    for another: a task that reads a chunk mostly waits for the database. `defaultParallelism`, from
+    which the stream counts its tasks, stays the number of cores.
     """
     count = cores()
-    readers = sum(part.database is not None for part in config.parts)
-    slots = count + readers * config.snapshot.parallelism
+    databases = sum(part.database is not None for part in config.parts)
+    slots = count + config.snapshot.parallelism * databases
     settings = {
         MASTER: f"local[{slots},4]",
         "spark.driver.host": "127.0.0.1",

@@ -39,6 +39,19 @@ def test_chunks_have_slots_of_their_own_and_the_stream_counts_cores(tmp_path, se
     assert settings["spark.default.parallelism"] == str(cores)
 
 
+def test_chunks_of_each_of_several_connectors_have_slots(tmp_path):
+    read = {"database": {"url": "postgresql://shop@localhost/shop"}}
+    files = [tmp_path / f"{name}.json" for name in ("shop", "crm", "log")]
+    for file in files:
+        file.write_text("{}")
+    entries = [
+        {"connector_file": str(file), **own}
+        for file, own in zip(files, (read, read, {}), strict=True)
+    ]
+    settings = session._local(config(tmp_path, source={"connectors": entries}))
+    assert settings["spark.master"] == f"local[{session.cores() + 6},4]"
+
+
 def test_a_master_of_the_user_s_has_its_own_number_of_cores(tmp_path):
     theirs = {"spark.master": "local[7]"}
     assert "spark.default.parallelism" not in session._local(config(tmp_path, spark=theirs))
