@@ -8,6 +8,7 @@ signal                                   is for
 a pattern of tables that begins with a   that connector
 connector's topic prefix
 any other pattern, or none at all        all of them: it may match tables of each
+a filter whose pattern begins likewise   the connectors that a pattern of tables would be for
 the id of a run                          the connector that the id ends with; all, if with none
 what cannot be read                      nobody: one of them says so, under the signal's own id
 """
@@ -58,11 +59,25 @@ def part_of(
         run = _run_of(signal.run, connector, every)
         return None if run is None else replace(signal, id=name, run=run)
     if isinstance(signal, ExecuteSnapshot | StopSnapshot):
-        own = tuple(p for p in signal.data_collections if _owner(p, every) in {"", connector})
-        if signal.data_collections and not own:
-            return None
-        return replace(signal, id=name, data_collections=own)
+        return _of_tables(replace(signal, id=name), connector, every)
     return replace(signal, id=name)
+
+
+def _of_tables(
+    signal: ExecuteSnapshot | StopSnapshot, connector: str, every: Sequence[str]
+) -> ExecuteSnapshot | StopSnapshot | None:
+    """Return a signal with the patterns that may match a connector's tables; None without any."""
+
+    def may_match(pattern: str) -> bool:
+        return _owner(pattern, every) in {"", connector}
+
+    own = tuple(filter(may_match, signal.data_collections))
+    if signal.data_collections and not own:
+        return None
+    if isinstance(signal, StopSnapshot):
+        return replace(signal, data_collections=own)
+    filters = tuple(one for one in signal.conditions if may_match(one.data_collection))
+    return replace(signal, data_collections=own, conditions=filters)
 
 
 def parts_of(signal: Signal | Rejection, every: Iterable[str]) -> list[str]:
