@@ -69,6 +69,8 @@ class Request:
 def exchange(config: Config, signal: Request, *, within: float, wait: bool) -> list[FollowedRun]:
     """Sends a signal and returns what has come of it: of several connectors, of each one's part.
 
+    A part that nobody has answered in time, while others were, is there as asked only.
+
     1. It is checked.  2. The end of the notifications is noted.  3. It is written.
     4. Its answer is awaited.  5. The run is followed, if that was asked for.
 
@@ -99,8 +101,16 @@ def exchange(config: Config, signal: Request, *, within: float, wait: bool) -> l
             snapshot_view.say_left(error_console(), signal.id, is_run=signal.is_run)
             raise
     if not found:
-        raise _no_answer(config, signal)
-    return found
+        raise _no_answer(config, signal.id)
+    answered = {run.id for run in found}
+    return found + [FollowedRun(name) for name in ids if len(ids) > 1 and name not in answered]
+
+
+def require_answers(config: Config, found: Sequence[FollowedRun]) -> None:
+    """Raise `PipelineError` (`no-answer`) if a part of a signal was not answered in time."""
+    for run in found:
+        if run.last is None:
+            raise _no_answer(config, run.id)
 
 
 def _connectors(config: Config) -> list[str]:
@@ -169,14 +179,14 @@ def _followed(runs: Sequence[FollowedRun], tail: Any) -> list[FollowedRun]:
     return [*found.values()]
 
 
-def _no_answer(config: Config, signal: Request) -> PipelineError:
+def _no_answer(config: Config, name: str) -> PipelineError:
     hint = (
         f"the signal is in {config.topics.signals} and will be carried out when the pipeline reads"
         " it: see whether `lakemark run` is running (`lakemark status`) with this configuration,"
         " and whether another run goes first (`lakemark snapshot status`)"
     )
     return PipelineError(
-        f"no pipeline has answered the signal {cut(signal.id)} in time",
+        f"no pipeline has answered the signal {cut(name)} in time",
         code="no-answer",
         hint=hint,
     )

@@ -25,7 +25,7 @@ from lakemark.cli.invocation import (
     guarded,
     load,
 )
-from lakemark.cli.signal_exchange import Request, exchange
+from lakemark.cli.signal_exchange import Request, exchange, require_answers
 from lakemark.errors import PipelineError, RefusedError, cut
 from lakemark.settings.config import Config
 from lakemark.snapshot import fields, notifications
@@ -190,8 +190,13 @@ def _command(signal: Request, config: Path | None, answer_within: str, output: O
 
 def _send(config: Config, signal: Request, *, within: float, wait: bool, as_json: bool) -> int:
     found = exchange(config, signal, within=within, wait=wait)
-    for run in found:
-        snapshot_view.show_outcome(Console(), run, is_run=signal.is_run, as_json=as_json)
+    answered = [run for run in found if run.last is not None]
+    if as_json and config.several:
+        snapshot_view.show_answers(answered)
+    else:
+        for run in answered:
+            snapshot_view.show_outcome(Console(), run, is_run=signal.is_run, as_json=as_json)
+    require_answers(config, found)
     if not signal.is_run:  # of several connectors, only some may have something to do
         return FAILED if all(run.state == "rejected" for run in found) else OK
     return OK if all(run.is_good or not run.has_ended for run in found) else FAILED

@@ -100,6 +100,11 @@ def show_outcome(console: Console, run: FollowedRun, *, is_run: bool, as_json: b
         show_line(console, f"  {_FOLLOW} {run.id}")
 
 
+def show_answers(found: Sequence[FollowedRun]) -> None:
+    """Print the newest notification of each connector's part of a signal, as a list in JSON."""
+    show_json([_data(run.last) for run in found if run.last is not None])
+
+
 def say_left(console: Console, id_: str, *, is_run: bool) -> None:
     """Ctrl-C has ended the waiting, not what was asked for."""
     if not is_run:

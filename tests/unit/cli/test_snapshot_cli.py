@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 from rich.console import Console
 
 from lakemark.cli import snapshot_view
@@ -14,6 +15,7 @@ from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.run_tracker import FollowedRun, then
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, read
 from tests.kit.command_line import invoke
+from tests.kit.connector_settings import POSTGRES
 
 A, B = "public.orders", "public.customers"
 HALF = Progress(chunks=1, total_chunks=2, rows=1000, seconds=2, total_rows=2000)
@@ -360,3 +362,46 @@ def test_usage_is_exit_code_2(folder, arguments):
 def test_the_command_line_does_not_load_the_parser(folder):
     code = "import sys; from lakemark.cli import cli; assert 'sqlglot' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, timeout=60)
+
+
+# --- several connectors -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def several(folder):
+    """A configuration of two connectors that are known from their files."""
+    names = ("shop", "crm")
+    for name in names:
+        (folder / f"{name}.json").write_text(json.dumps({**POSTGRES, "topic.prefix": name}))
+    config = yaml.safe_load((folder / "lakemark.yaml").read_text())
+    config.pop("database", None)
+    config["source"] = {"connectors": [{"connector_file": f"{name}.json"} for name in names]}
+    (folder / "lakemark.yaml").write_text(yaml.safe_dump(config))
+
+
+def of(connector: str) -> Subject:
+    return Subject(f"r1@{connector}", "shop", (f"{connector}.{A}",))
+
+
+def test_the_part_of_each_connector_is_waited_for(several, kafka):
+    done = [
+        notifications.completed(of(one), progress=FULL, ts_ms=1).value() for one in ("crm", "shop")
+    ]
+    kafka.answers = [notifications.started(of("shop"), ts_ms=1).value(), *done]
+    result = invoke("snapshot", "start", ".*", "--id", "r1", "--wait", "--output", "json")
+    assert result.exit_code == 0
+    assert {one["id"] for one in json.loads(result.stdout)} == {"r1@shop", "r1@crm"}
+
+
+@pytest.mark.parametrize("wait", [[], ["--wait"]])
+def test_a_part_that_nobody_answers_is_a_failure_and_the_others_are_shown(several, kafka, wait):
+    kafka.answers = [
+        notifications.started(of("shop"), ts_ms=1).value(),
+        *[None] * 5,
+        notifications.completed(of("shop"), progress=FULL, ts_ms=1).value(),
+    ]
+    arguments = ["--id", "r1", "--answer-within", "0.01s", *wait]
+    result = invoke("snapshot", "start", ".*", *arguments)
+    assert result.exit_code == 1
+    assert "r1@shop: " in result.output
+    assert "no pipeline has answered the signal r1@crm in time" in result.output
