@@ -379,12 +379,28 @@ def _require_rebuildable(table: str, config: Config) -> None:
             code="lake-refused",
             hint=f"give it a new folder (lake.tables.{table}.path) and snapshot it",
         )
-    if all(part.database is None for part in config.parts):
+    if not _may_have_database(table, config):
         raise PipelineError(
             f"{table} cannot be rebuilt: there is no database to read it from",
             code="no-database",
             hint="set database.url and start the pipeline again",
         )
+
+
+def _may_have_database(table: str, config: Config) -> bool:
+    """Return whether there may be a database to read a table from: of several its connector's."""
+    from lakemark.connectors import connector  # noqa: PLC0415
+    from lakemark.settings.table_id import unqualified  # noqa: PLC0415
+
+    if not config.several:
+        return config.database is not None
+    for part in config.parts:
+        if part.database is None:
+            with suppress(LakemarkError):  # who is away is known by nobody
+                found = connector.read(part, attempts=1)
+                if unqualified(found.qualifier, table) is not None:
+                    return False
+    return any(part.database is not None for part in config.parts)
 
 
 def _cancelled(table: str, config: Config) -> int:

@@ -3,10 +3,12 @@
 import json
 
 import pytest
+import yaml
 
 from lakemark.state import control_records, stored_form, tables
 from lakemark.state.tables import PipelineState, TableState
 from tests.kit.command_line import SMALL, invoke
+from tests.kit.connector_settings import POSTGRES
 from tests.kit.table_states import table_state
 
 T = "public.orders"
@@ -64,6 +66,25 @@ def test_it_takes_a_database(folder, kafka, asked):
     assert "no-database:" in result.stderr
     assert "database.url" in result.stderr
     assert kafka.published == []
+
+
+def test_of_several_connectors_it_takes_that_of_the_tables_own(folder, kafka):
+    entries = []
+    for name, database in (("shop", None), ("crm", {"url": "postgresql://u@h/d"})):
+        (folder / f"{name}.json").write_text(json.dumps({**POSTGRES, "topic.prefix": name}))
+        entries.append({"connector_file": f"{name}.json", "database": database})
+    config = yaml.safe_load((folder / "lakemark.yaml").read_text())
+    config.pop("database", None)
+    config["source"] = {"connectors": entries}
+    (folder / "lakemark.yaml").write_text(yaml.safe_dump(config))
+    for name, code in (("shop", 1), ("crm", 0)):
+        table = f"{name}.{T}"
+        kafka.records = {table.encode(): json.dumps({"table": table}).encode()}
+        result = invoke("table", "rebuild", table, "--yes")
+        assert result.exit_code == code, result.output
+        assert ("no-database:" in result.stderr) == bool(code)
+    ((_, key, _),) = kafka.published
+    assert key == f"crm.{T}".encode()
 
 
 def test_rows_that_are_marked_as_deleted_are_said_to_be_lost(folder, asked):
