@@ -41,11 +41,15 @@ _LEFT_OUT: Final = StreamedTable(
 
 
 class Snapshots:
-    """The pipeline's side of a coordinator."""
+    """The pipeline's side of a coordinator.
+
+    Attributes:
+        stopping: set at the end. Who sets it for several of them first waits for all at once.
+    """
 
     def __init__(self, world: Adapters, settings: Settings, *, query: Callable[[], str]) -> None:
         self.coordinator = Coordinator(world, settings)
-        self.query = query
+        self.query, self.stopping = query, threading.Event()
         self._kind, self._qualifier = settings.connector, settings.qualifier
         self._steps: object = None
         self._since = -math.inf
@@ -160,7 +164,7 @@ def running(
         tell: is told what is in flight when that has changed; None at the end.
     """
     snapshots = Snapshots(world, settings, query=query)
-    stopping = threading.Event()
+    stopping = snapshots.stopping
     thread = threading.Thread(
         target=_run, args=(snapshots, snapshots.stream_of(state), stopping, tell),
         name="snapshots", daemon=True,

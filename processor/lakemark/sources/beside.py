@@ -96,7 +96,13 @@ class Beside:
                 stack.enter_context(catalog.running())
             for source, catalog in beside:
                 self._snapshots.append(stack.enter_context(self._coordinator(source, catalog)))
+            stack.callback(self._end_snapshots)
             yield self
+
+    def _end_snapshots(self) -> None:
+        """Have all coordinators end at once: each may wait for its database for a while."""
+        for one in self._snapshots:
+            one.stopping.set()
 
     def _coordinator(
         self, source: PipelineSource, catalog: CatalogWatch
