@@ -6,7 +6,7 @@ lakemark needs should be a secret.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -204,15 +204,28 @@ class Connector:
             topic_pattern=_without([_below(prefix) for prefix in new], self.topic_pattern),
         )
 
-    def leaving(self, away: Mapping[str, str]) -> "Connector":
-        """Return the connector without the topics of others, which nobody else can read.
+    def leaving(
+        self, away: Mapping[str, str], others: Iterable["Connector"], own: Container[str]
+    ) -> "Connector":
+        """Return the connector without topics of others that its pattern matches, too.
 
         Args:
-            away: their `own_topics`, by the `topic_start` of each; one whose names begin as those
-                of this connector do at most is not among them: this one's are more its own.
+            away: `own_topics` of those that are not there, by the `topic_start` of each; one whose
+                names begin as those of this connector do at most is not among them: this one's are
+                more its own.
+            others: all others that are known; their topics without rows are nobody's.
+            own: topics of this connector's tables, whatever they are called.
         """
-        others = [own for start, own in away.items() if not self.topic_start.startswith(start)]
-        return replace(self, topic_pattern=_without(others, self.topic_pattern))
+        unwanted = [own for start, own in away.items() if not self.topic_start.startswith(start)]
+        pattern = compile_java(self.topic_pattern)
+        found = {
+            topic
+            for other in others
+            for topic in other.other_topics.values()
+            if topic not in own and topic != other.schema_topic and pattern.matches(topic)
+        }
+        unwanted += [quoted(topic) + "$" for topic in sorted(found)]
+        return replace(self, topic_pattern=_without(unwanted, self.topic_pattern))
 
     def require_visible(self, tables: Iterable[str]) -> None:
         """Raise `InvalidConfig` if change topics would be taken for output topics."""

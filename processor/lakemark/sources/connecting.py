@@ -50,9 +50,11 @@ class Connected:
     captured: dict[str, TableSchema]
     part: PipelinePart
 
-    def leaving(self, away: Mapping[str, str]) -> "Connected":
+    def leaving(self, away: Mapping[str, str], others: Iterable[Connector]) -> "Connected":
         """See `Connector.leaving`."""
-        connector = self.source.connector.leaving(away)
+        connector = self.source.connector
+        own = frozenset(map(connector.topic_of, self.captured))
+        connector = connector.leaving(away, others, own)
         return replace(self, source=replace(self.source, connector=connector))
 
 
@@ -102,7 +104,7 @@ class Connecting:
             return [*found.values()]
         here = {one.source.qualifier for one in found.values()}
         topics = self._topics_away(here, checkpoint.newest().logs)
-        return [one.leaving(topics) for one in found.values()]
+        return [one.leaving(topics, self._read.values()) for one in found.values()]
 
     def _topics_away(self, here: Collection[str], known: Iterable[str]) -> dict[str, str]:
         """Return the topics of connectors that are not there, see `Connector.leaving`.
