@@ -4,7 +4,8 @@ A pipeline with one connector waits until it can be used. Of several each is for
 cannot be used leaves its topics and tables out, as if the configuration did not name them
 (`state.selection`), and is asked for again; the others do not wait for it. When it is there, the
 query is started again with it, and its tables go on from where they stopped. A connector that this
-process has used goes on as it was known last.
+process has used goes on as it was known last, unless its settings are others now: its watch would
+have the query started again and again.
 
 The topics of one that is away are read for nobody, also where another's names begin likewise
 (`shop` and `shop.eu`): by its settings, or as the checkpoint knows its topic prefix.
@@ -28,6 +29,7 @@ from lakemark.settings.config import Config
 from lakemark.settings.layers import InvalidConfig
 from lakemark.settings.names import quoted, topic_safe
 from lakemark.sources.source_set import PipelineSource
+from lakemark.state import encoding
 from lakemark.state.checkpoint import Checkpoint
 from lakemark.state.connector_drift import ChangedError, agree, require_source
 
@@ -131,8 +133,10 @@ class Connecting:
             found = _usable(part, connector, checkpoint, written, others)
             agree(part.config, checkpoint, found.source.connector)
         except DependencyError:
-            known = self._known.get(part.name)
-            if known is None or not self.config.several:
+            known, newest = self._known.get(part.name), self._read.get(part.name)
+            if known is None or newest is None or not self.config.several:
+                raise
+            if encoding.changed(known.source.connector.settings, newest.settings):
                 raise
             return known
         return found
