@@ -1,8 +1,9 @@
 """The process's health: alive or not, ready or not; pure.
 
 Alive: the query runs, or another process's does and this one stands by. Ready: the query runs, the
-connector brings changes, every table is within `http.ready_lag` of the source, and none has stopped
-by an error. A table that a person has paused, or that is gone, is no reason; a paused connector is.
+connector brings changes, of several each does, every table is within `http.ready_lag` of the
+source, and none has stopped by an error. A table that a person has paused, or that is gone, is no
+reason; a paused connector is.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,16 @@ from datetime import timedelta
 
 import msgspec
 
-from lakemark.ops.status import DROPPED, ERRORED, PAUSED, STANDBY, STREAMING, Status
+from lakemark.ops.status import (
+    DROPPED,
+    ERRORED,
+    PAUSED,
+    STANDBY,
+    STREAMING,
+    ConnectorNow,
+    Status,
+)
+from lakemark.settings.table_id import unqualified
 
 
 class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,8 +58,8 @@ def _lagging(now: Status, limit: timedelta) -> Iterator[Reason]:
             "Kafka has not said yet how much is unread",
             "it is asked every few seconds; see the log if this stays",
         )
-    problems = now.source.problems if now.source else ()
-    yield from (Reason(one.code, one.reason, one.hint) for one in problems)
+    for side in now.sides():
+        yield from _of_connector(side)
     if now.lag.records is not None and now.lag.seconds is None and _may_be_known(now):
         yield Reason(
             "lag-unknown",
@@ -59,8 +69,8 @@ def _lagging(now: Status, limit: timedelta) -> Iterator[Reason]:
     for table in now.tables:
         if table.state == ERRORED:
             yield Reason(table.code or "errored", table.reason, table.hint, table.name)
-        elif problems:
-            continue  # they are why all tables are behind
+        elif any(_explains(side, table.name) for side in now.sides()):
+            continue  # its connector is why it is behind
         elif table.state not in {PAUSED, DROPPED} and (table.lag.seconds or 0.0) > seconds:
             yield Reason(
                 "lagging",
@@ -70,5 +80,20 @@ def _lagging(now: Status, limit: timedelta) -> Iterator[Reason]:
             )
 
 
+def _of_connector(side: ConnectorNow) -> Iterator[Reason]:
+    of = f"connector {side.name}: " if side.name else ""
+    if side.state == "away":
+        yield Reason(side.code, f"{of}{side.reason}", side.hint)
+    for one in side.source.problems if side.source else ():
+        yield Reason(one.code, f"{of}{one.reason}", one.hint)
+
+
+def _explains(side: ConnectorNow, table: str) -> bool:
+    """Say whether a connector has a problem that its tables are behind for, this one among them."""
+    has_problems = side.source is not None and bool(side.source.problems)
+    return has_problems and unqualified(side.topic_prefix, table) is not None
+
+
 def _may_be_known(now: Status) -> bool:
-    return now.source is not None and now.source.watched and not now.source.problems
+    sources = [side.source for side in now.sides() if side.state != "away"]
+    return all(one is not None and one.watched and not one.problems for one in sources)

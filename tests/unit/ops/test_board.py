@@ -486,6 +486,29 @@ def test_a_source_in_trouble_is_why_the_pipeline_is_not_ready(board, clock):
     assert [one.code for one in health.not_ready(board.status(), limit)] == ["lagging"]
 
 
+def test_each_of_several_connectors_is_why_the_pipeline_is_not_ready(board, clock):
+    shop, crm = f"shop.{A}", f"crm.{A}"
+    board.pipeline("streaming")
+    board.connectors({"shop": "shop", "crm": "crm"})
+    entries = {shop: entry(topics=["t.a"]), crm: entry(topics=["t.b"])}
+    board.tables(PipelineState(batch=1, tables=entries, offsets={"t.a": {0: 10}, "t.b": {0: 10}}))
+    board.ends(lag.Ends({"t.a": {0: 0}, "t.b": {0: 0}}, {"t.a": {0: 10}, "t.b": {0: 10}}))
+    board.source(source(proven=START), "shop")
+    board.source(source(proven=START), "crm")
+    assert codes(board) == []
+    clock.now += 3600
+    board.source(source(proven=START, wrong=True), "crm")
+    board.source(source(proven=START + 3600), "shop")
+    assert codes(board) == [("connector-failed", "")]
+    (reason,) = health.not_ready(board.status(), MINUTE)
+    assert reason.reason == "connector crm: task 0 has FAILED"
+    board.source(source(proven=START), "shop")
+    assert codes(board) == [("connector-failed", ""), ("lagging", shop)], "of its own it is not"
+    board.source(source(proven=START + 3600), "shop")
+    board.connectors({"shop": "shop"}, [("crm", AWAY)])
+    assert codes(board)[0] == ("kafka-unavailable", ""), "its tables are not read"
+
+
 def test_a_table_that_the_source_has_no_more_is_gone_until_it_is_back(board, clock):
     why = {"state": "errored", "code": "no-key", "reason": "it has no key", "hint": "give it one"}
     doubt = {"resnapshot": "why", "reread_keys": {"[1]": 1}}
