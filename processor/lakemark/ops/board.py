@@ -321,7 +321,11 @@ class Board:
         return next((one for one in self._sides if unqualified(one, table) is not None), "")
 
     def _side(self, connector: str) -> _Side:
-        return self._sides.setdefault(connector, _Side())
+        """Return a connector's side; one that goes nowhere if it is not there any more.
+
+        A look that takes long ends after the query, which goes on without the connector perhaps.
+        """
+        return self._sides.get(connector, _Side())
 
     def _proven(self, connector: str) -> SourceNow | None:
         """Return a source with the proof that its newest event gives."""

@@ -509,6 +509,15 @@ def test_each_of_several_connectors_is_why_the_pipeline_is_not_ready(board, cloc
     assert codes(board)[0] == ("kafka-unavailable", ""), "its tables are not read"
 
 
+def test_what_is_said_late_of_a_connector_that_is_away_shows_nothing(board):
+    board.connectors({"shop": "shop", "crm": "crm"})
+    board.connectors({"shop": "shop"}, [("crm", AWAY)])
+    board.source(source(proven=None, wrong=True), "crm")
+    assert [(one.name, one.state) for one in board.status().connectors] == [
+        ("shop", "streaming"), ("crm", "away"),
+    ]  # fmt: skip
+
+
 def test_a_table_that_the_source_has_no_more_is_gone_until_it_is_back(board, clock):
     why = {"state": "errored", "code": "no-key", "reason": "it has no key", "hint": "give it one"}
     doubt = {"resnapshot": "why", "reread_keys": {"[1]": 1}}
