@@ -13,6 +13,7 @@ the id of a run                          the connector that the id ends with; al
 what cannot be read                      nobody: one of them says so, under the signal's own id
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -22,6 +23,10 @@ from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, SetSnapshot, S
 
 AT: Final = "@"
 """Between the id of a signal and the connector: no topic prefix has it."""
+_ESCAPED: Final = re.compile(r"\\([^A-Za-z0-9])")
+"""A character that stands for itself in a pattern, see `names.quoted`."""
+_INNER: Final = re.compile(r"\\.|\[[^\]]*\]|\([^()]*\)", re.DOTALL)
+"""The parts of a pattern in which a bar does not part it in two, but for nested parentheses."""
 
 
 def own_id(name: str, connector: str) -> str:
@@ -100,8 +105,14 @@ def _run_of(run: str, connector: str, every: Sequence[str]) -> str | None:
 
 
 def _owner(pattern: str, every: Sequence[str]) -> str:
-    """Return the connector whose topic prefix a pattern begins with; empty if it is any's."""
-    plain = pattern.replace("\\.", ".")
+    """Return the connector whose topic prefix a pattern begins with; empty if it is any's.
+
+    One of alternatives is any's, unless they stand in parentheses behind the prefix.
+    """
+    outside = _INNER.sub("", pattern)
+    if "|" in outside:
+        return ""
+    plain = _ESCAPED.sub(r"\1", pattern)
     starts = ((one, start) for one in every for start in (f"{one}.", qualified(one, "")))
     found = [one for one, start in starts if plain.startswith(start)]
     return max(found, key=len, default="")
