@@ -551,11 +551,14 @@ def _skip_signal(name: str, config: Config) -> None:
     kept = records.read_compacted(config, progress)
     came = [(one.partition, one.offset, one.value) for one in records.read_all(config, topic)]
     parts = {one: of_connector(kept, one) for one in connectors_in(kept)}
-    waiting = [i for own in parts.values() for i in signal_skip.unread(came, own, topic=topic)]
+    waiting = {one: signal_skip.unread(came, own, topic=topic) for one, own in parts.items()}
     every = {key: value for own in parts.values() for key, value in own.items()}
-    found = signal_skip.what(name, waiting, every)
+    found = signal_skip.what(name, [i for ids in waiting.values() for i in ids], every)
     key = signal_skip.key_of(name)
-    records.publish(config, progress, [(key_of(one, key), b"{}") for one in parts])
+    concerned = [  # others would leave out the next one of this id
+        one for one in parts if name in waiting[one] or name in signal_skip.going(parts[one])
+    ]
+    records.publish(config, progress, [(key_of(one, key), b"{}") for one in concerned])
     say(
         f"To be left out: {found}. The next start of `lakemark run` does so, and answers it on",
         f"{config.topics.notifications}; where the pipeline runs, start it again.",

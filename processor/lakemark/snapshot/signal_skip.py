@@ -54,6 +54,11 @@ def unread(
     ]
 
 
+def going(stored: Mapping[bytes, bytes]) -> list[str]:
+    """Return the ids of the runs that go on, from the newest records of the progress topic."""
+    return [run.id for run, _ in runs.loaded(stored) if not run.over]
+
+
 def what(name: str, signals: Sequence[str], stored: Mapping[bytes, bytes]) -> str:
     """Return in words whether this id is a signal or a run.
 
@@ -62,10 +67,10 @@ def what(name: str, signals: Sequence[str], stored: Mapping[bytes, bytes]) -> st
     """
     if name in signals:
         return "a signal that waits"
-    going = [run.id for run, _ in runs.loaded(stored) if not run.over]
-    if name in going:
+    open_runs = going(stored)
+    if name in open_runs:
         return "a run that goes on"
-    known = list(dict.fromkeys([*signals, *going]))
+    known = list(dict.fromkeys([*signals, *open_runs]))
     shown = ", ".join(cut(one) for one in known[:5]) or "there is none"
     raise PipelineError(
         f"no signal that waits and no run that goes on has the id {cut(name)}",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lakemark.kafka.records import Record
 from lakemark.snapshot import signal_skip
 from lakemark.snapshot.runs import COMPLETED, READING, Run, TableRun, run_key
-from lakemark.state.progress import is_own
+from lakemark.state.progress import is_own, key_of
 from lakemark.state.stored_form import encode
 from lakemark.state.tables import PipelineState, TableState
 from tests.kit.command_line import invoke
@@ -116,6 +116,21 @@ def test_recover_skip_signal_leaves_a_record_for_the_next_start(folder, signals,
     assert topic == "shop.progress"
     assert is_own(key)
     assert signal_skip.names_in([key]) == {name}
+
+
+def test_of_several_connectors_those_leave_a_signal_out_that_have_not_dealt_with_it(
+    folder, signals
+):
+    signals.records = {
+        key_of("shop", b"_signals"): b'{"0":1}',
+        key_of("crm", b"_signals"): b'{"0":3}',
+        **{key_of("crm", key): value for key, value in kept_run("going@crm", READING).items()},
+    }
+    for name, connector in (("shop.signals-0-2", "shop"), ("going@crm", "crm")):
+        assert invoke("recover", "--skip-signal", name).exit_code == 0
+        ((_, key, _),) = signals.published
+        assert key == key_of(connector, signal_skip.key_of(name))
+        signals.published.clear()
 
 
 @pytest.mark.parametrize("name", ["old", "over", "goin", "", "\udcff", "nothing" * 99])
