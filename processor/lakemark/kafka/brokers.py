@@ -341,12 +341,12 @@ class Cluster:
             if topic is not None:
                 yield name, topic
 
-    def topics(self, pattern: str) -> list[str]:
-        """Existing topics that the Java regular expression matches in full, sorted."""
-        regex = compile_java(pattern)
+    def topics(self, *patterns: str) -> list[str]:
+        """Existing topics that any of the Java regular expressions matches in full, sorted."""
+        regexes = [compile_java(pattern) for pattern in patterns]
         with self._asking():
             found = self._admin.list_topics(timeout=self._timeout).topics
-        return sorted(name for name in found if regex.matches(name))
+        return sorted(name for name in found if any(one.matches(name) for one in regexes))
 
     def end_offsets(
         self, topics: Iterable[str], *, committed: bool = True

@@ -46,7 +46,7 @@ def running(
     config: Config,
     board: Board,
     watched: Sequence[tuple[Config, Connector]],
-    pattern: str,
+    patterns: Sequence[str],
     leaving: threading.Event,
 ) -> Iterator[None]:
     """Feed the board while the block runs.
@@ -55,13 +55,13 @@ def running(
         config: says where the brokers are.
         board: is told.
         watched: the connectors that write the change topics, each with its part of the settings.
-        pattern: Java regular expression of these topics.
+        patterns: Java regular expressions of these topics.
         leaving: set when the process is about to end as it was told to: then the last minute is
             stored too. A process that stops for another reason may not own the pipeline any more.
     """
     stopping = threading.Event()
     runs: list[tuple[str, Callable[..., None], Config, tuple[object, ...]]] = [
-        ("ends", _ends, config, (pattern,)),
+        ("ends", _ends, config, (*patterns,)),
         ("answers", _answers, config, ()),
         ("history", _history, config, (leaving,)),
         *(("source", source_watch.keep_looking, own, (one,)) for own, one in watched),
@@ -86,7 +86,7 @@ def running(
             board.source(None, one.qualifier)
 
 
-def _ends(config: Config, board: Board, stopping: threading.Event, pattern: str) -> None:
+def _ends(config: Config, board: Board, stopping: threading.Event, *patterns: str) -> None:
     """Feed the end offsets of the change topics every few seconds; each first offset once."""
     starts: dict[tuple[str, int], int] = {}
     reported = False
@@ -94,7 +94,7 @@ def _ends(config: Config, board: Board, stopping: threading.Event, pattern: str)
         try:
             with Cluster(_impatient(config)) as cluster:
                 while not stopping.is_set():
-                    topics = cluster.topics(pattern)
+                    topics = cluster.topics(*patterns)
                     ends = cluster.end_offsets(topics)
                     new = {topic for topic, partition in ends if (topic, partition) not in starts}
                     starts |= cluster.start_offsets(new)

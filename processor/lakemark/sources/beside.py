@@ -86,10 +86,10 @@ class Beside:
             stopping: set when the process is about to end as it was told to.
         """
         watched = [(source.config, source.connector) for source in self.sources.of]
-        pattern = self.sources.topic_pattern
+        patterns = self.sources.topic_patterns
         beside = [*zip(self.sources.of, self._catalogs, strict=True)]
         with ExitStack() as stack:
-            stack.enter_context(feeds.running(self.config, self.board, watched, pattern, stopping))
+            stack.enter_context(feeds.running(self.config, self.board, watched, patterns, stopping))
             for source, catalog in beside:
                 watch = Watch(source.config, source.connector, self.forms)
                 self._watches.append(stack.enter_context(watch.running()))

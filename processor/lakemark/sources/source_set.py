@@ -86,10 +86,18 @@ class Sources:
         """The connectors of topics."""
         return topic_owners(source.connector for source in self.of)
 
+    @property
+    def topic_patterns(self) -> tuple[str, ...]:
+        """Java regular expressions of the topics that are read, one of each connector."""
+        return tuple(source.connector.topic_pattern for source in self.of)
+
     @cached_property
     def topic_pattern(self) -> str:
-        """Java regular expression of the topics that are read, see `Connector.topic_pattern`."""
-        patterns = [source.connector.topic_pattern for source in self.of]
+        """Java regular expression of the topics that are read, see `Connector.topic_pattern`.
+
+        It is for Java: of many connectors it may be larger than what is compiled here.
+        """
+        patterns = self.topic_patterns
         if len(patterns) == 1:
             return patterns[0]
         return "|".join(f"(?:{pattern})" for pattern in patterns) or NOTHING

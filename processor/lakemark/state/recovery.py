@@ -13,7 +13,7 @@ A new checkpoint begins at the end of the control topic: the records there were 
 checkpoint that is no more. `control_records.first_state` keeps some of their effects.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,7 +43,9 @@ log = structlog.get_logger(__name__)
 SHOWN: Final = 3  # reasons in one message
 
 
-def go_over(config: Config, checkpoint: Checkpoint, wanted: Wanted, pattern: str) -> PipelineState:
+def go_over(
+    config: Config, checkpoint: Checkpoint, wanted: Wanted, patterns: Sequence[str]
+) -> PipelineState:
     """Find gaps before the query starts, and go over those that may be; see the table above.
 
     Tables that the configuration no longer names are left out, those named again are taken back.
@@ -52,7 +54,7 @@ def go_over(config: Config, checkpoint: Checkpoint, wanted: Wanted, pattern: str
         config: the settings.
         checkpoint: of the pipeline.
         wanted: the topics and tables that are named.
-        pattern: Java regular expression of the topics that are read.
+        patterns: Java regular expressions of the topics that are read.
 
     Returns:
         The state to go on from: the topics with gaps begin again at their first offset.
@@ -70,7 +72,7 @@ def go_over(config: Config, checkpoint: Checkpoint, wanted: Wanted, pattern: str
     with brokers.Cluster(config) as cluster:
         state = stored_form.copied(before)
         changed = selection.select(state, wanted)
-        late = set(cluster.topics(pattern)) - set(state.offsets)
+        late = set(cluster.topics(*patterns)) - set(state.offsets)
         begun = {} if planned else checkpoint.begun()
         asked = {*state.offsets, *own, *begun, *(late if planned else ())}
         held = _held(cluster, sorted(asked))
