@@ -466,6 +466,8 @@ class Pipeline:
             catalog=self.refresh.may_ask, forwarded=self.config.output is not None,
         )  # fmt: skip
         advance.begun_anew(state, reports)
+        known = {*state.tables, *state.left, *self.schemas}
+        advance.moved(state, reports, partial(self.sources.moved_by, tables=known))
         advance.cascaded(state, reports, self.children())
         news = advance.chunks(state, plan.lake.stopped, results.said)
         advance.applied(state, reports)

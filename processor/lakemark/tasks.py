@@ -311,6 +311,7 @@ def _packets(done: DecodedRange, plan: DecodePlan, learnt: Learnt) -> list[_Row]
         done.beginnings,
         dict(done.applied_position.seen),
         plan.stretch.identity.qualifier,
+        done.statements,
     )
     return [*rows, (shard, REPORT, "", source, order, 0, msgspec.msgpack.encode(report))]
 

@@ -102,6 +102,10 @@ _BINLOG_TABLE = (
     "CREATE TABLE {} (id int PRIMARY KEY, a varchar(100), b varchar(100), price decimal(10,2),"
     " mood enum('sad', 'glad'))"
 )
+_PARTITIONED = (
+    "ALTER TABLE {} PARTITION BY RANGE (id)"
+    " (PARTITION low VALUES LESS THAN (10), PARTITION high VALUES LESS THAN MAXVALUE)"
+)
 BINLOG = Product(
     (),
     _BINLOG_TABLE,
@@ -138,6 +142,12 @@ BINLOG = Product(
                 "DROP TABLE {}; RENAME TABLE {}_next TO {}"
             ),
             "ALTER TABLE {} ADD COLUMN a varchar(100)",
+        ),
+        "partition_emptied": (_PARTITIONED, "ALTER TABLE {} TRUNCATE PARTITION low"),
+        "partition_exchanged": (
+            _PARTITIONED + "; CREATE TABLE {}_other LIKE {}; "
+            "ALTER TABLE {}_other REMOVE PARTITIONING; INSERT INTO {}_other (id) VALUES (7)",
+            "ALTER TABLE {} EXCHANGE PARTITION low WITH TABLE {}_other",
         ),
         "stored_anew": "OPTIMIZE TABLE {}",
         LABELLED: (

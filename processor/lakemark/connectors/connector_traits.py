@@ -39,6 +39,8 @@ class ConnectorTraits:
         problems: why settings do not suit; paths are the settings' names.
         findings: what should be known of settings besides; their check is `SETTING`.
         has_reader: whether `LogWatch.reader` can say something of a connector with such settings.
+        moved_by: the tables, of those that there are, whose rows a statement in the schema topic
+            may have changed without an event or a trace in the catalog.
     """
 
     connector: str
@@ -56,6 +58,7 @@ class ConnectorTraits:
     problems: Callable[[Settings], Iterable[Mistake]]
     findings: Callable[[Settings], Iterable[Finding]]
     has_reader: Callable[[Settings], bool]
+    moved_by: Callable[[str, Iterable[str]], Iterable[str]] = lambda _statement, _tables: ()
 
     def is_of(self, url: str) -> bool:
         """Return whether ``database.url`` leads to such a database, by its scheme."""

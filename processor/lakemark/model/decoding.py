@@ -263,6 +263,7 @@ class DecodedRange:
         kinds: records by kind, for metrics.
         regressed: offset of the first regressed event, -1 = none.
         beginnings: when the connector began without offsets, see `replay_filter.beginnings`.
+        statements: those by which schemas were changed, in their order.
         applied: indices of the events that count, in log order, by table.
         keys: canonical keys that were made, by index; None where the record's cannot be read.
     """
@@ -278,6 +279,7 @@ class DecodedRange:
     kinds: dict[int, int]
     regressed: int = -1
     beginnings: dict[int, int] = field(default_factory=dict)
+    statements: tuple[str, ...] = ()
     applied: dict[str, list[int]] = field(default_factory=dict)
     keys: dict[int, bytes | None] = field(default_factory=dict)
 
@@ -308,3 +310,4 @@ class Report(msgspec.Struct):
     beginnings: dict[int, int] = {}
     seen: dict[str, tuple[int, int]] = {}
     connector: str = ""
+    statements: tuple[str, ...] = ()

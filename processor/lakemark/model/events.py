@@ -4,7 +4,7 @@ A converter reads the bytes; everything behind it has these words.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
@@ -80,6 +80,7 @@ class Headers:
         detail: one sentence on a BAD record without cell values, else None.
         transaction: the text that names each record's transaction in the log of every server; None
             where it has none.
+        statements: by index, the statement that the stream's record of a changed schema has.
     """
 
     kind: list[int]
@@ -94,6 +95,7 @@ class Headers:
     reason: list[str | None]
     detail: list[str | None]
     transaction: list[str | None]
+    statements: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.kind)

@@ -63,6 +63,7 @@ def decode_range(records: Records, plan: StretchPlan, heads: Headers | None = No
     out = DecodedRange(records.topic, records.partition, first, last, [], [], {}, reached, {})
     out.kinds = dict(Counter(heads.kind))
     out.beginnings = beginnings(heads.kind, heads.position, heads.source_ts, gated.keep)
+    out.statements = tuple(heads.statements.values())
     by_table: dict[str, list[int]] = {}
     if len(set(map(heads.table.__getitem__, gated.keep))) == 1:  # a topic is mostly one table's
         by_table[heads.table[gated.keep[0]]] = gated.keep

@@ -4,7 +4,7 @@ All of them are read by one query. What is different for each is found by a topi
 the qualifier in a table's name (`of_table`); everything else of a pipeline knows of tables only.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -129,6 +129,20 @@ class Sources:
             tables=_AnyOf(tuple(one.tables for one in each)),
             captured=captured,
         )
+
+    def moved_by(self, qualifier: str, statement: str, tables: Iterable[str]) -> list[str]:
+        """Return the tables whose rows a statement may have moved, see `ConnectorTraits.moved_by`.
+
+        Args:
+            qualifier: of the connector in whose schema topic the statement is.
+            statement: its text.
+            tables: those that there are, of all connectors.
+        """
+        for source in self.of:
+            if source.qualifier == qualifier:
+                own = {source.connector.bare(name): name for name in tables if source.has(name)}
+                return [own[name] for name in source.connector.traits.moved_by(statement, own)]
+        return []
 
     def catalogs(self) -> Mapping[str, Catalog]:
         """Return the catalog of each, by its qualifier."""

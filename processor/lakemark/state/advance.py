@@ -1,6 +1,6 @@
 """The step from a batch's reports to the state after it; pure, so that a repeated batch agrees."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -31,6 +31,10 @@ BEGUN_ANEW: Final = (
 CASCADED: Final = (
     "rows of {table} were deleted, or changed what others refer to: a foreign key may have changed "
     "rows here, which is in no event"
+)
+MOVED: Final = (
+    "a statement of the database moved rows without an event: a partition was truncated, or "
+    "changed places with a table, or a tablespace was imported"
 )
 ADOPTED: Final = (
     "the checkpoint is new, and the table is not: changes since its last one may be missing, and "
@@ -377,6 +381,24 @@ def cascaded(
             for child, updates in children.get(table, {}).items():
                 if found.deletes or (updates and found.updates):
                     tables.doubt_all(state, child, CASCADED.format(table=table))
+
+
+def moved(
+    state: PipelineState,
+    reports: Sequence[Report],
+    moved_by: Callable[[str, str], Iterable[str]],
+) -> None:
+    """Have tables read again of which a statement has changed rows without an event.
+
+    Args:
+        state: the state being made.
+        reports: of the batch.
+        moved_by: such tables by a connector's qualifier and a statement from its schema topic.
+    """
+    for report in reports:
+        for statement in report.statements:
+            for table in moved_by(report.connector, statement):
+                tables.doubt_all(state, table, MOVED)
 
 
 def chunks(

@@ -296,7 +296,10 @@ def test_source_time_is_micros_else_millis_else_zero():
 
 def test_schema_change_records():
     value = {"source": {"connector": "mysql"}, "databaseName": "d", "ddl": "x", "tableChanges": []}
-    assert one(value)[0] == Kind.SCHEMA_CHANGE
+    kind, _, found = one(value)
+    assert (kind, found.statements) == (Kind.SCHEMA_CHANGE, {0: "x"})
+    value["source"]["snapshot"] = "true"
+    assert one(value)[2].statements == {}, "it says how a table is, and was made long ago"
 
 
 def test_signal_rows_of_any_op():

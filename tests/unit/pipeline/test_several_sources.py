@@ -112,6 +112,30 @@ def test_an_epoch_of_one_begins_for_its_own_tables_alone(mall):
     assert mall.state.log_of("shop").epochs == mall.state.epochs == []
 
 
+@pytest.mark.parametrize(
+    ("statement", "snapshot", "doubt"),
+    [
+        ("ALTER TABLE orders TRUNCATE PARTITION p", None, True),
+        ("ALTER TABLE orders TRUNCATE PARTITION p", "true", False),
+        ("ALTER TABLE other TRUNCATE PARTITION p", None, False),
+        ("ALTER TABLE orders ADD w int", None, False),
+    ],
+)
+def test_a_statement_that_moves_rows_is_about_its_own_connectors_tables(
+    mall, statement, snapshot, doubt
+):
+    mall.put("c", 1, 1, v="a")
+    mall.crm("c", 4, 1, v="a")
+    mall.run()
+    source = {"connector": "mariadb", "name": "shop.eu", "snapshot": snapshot}
+    place = {"file": "binlog.000007", "pos": 5}
+    record = {"source": source | place, "databaseName": "public", "ddl": statement, "ts_ms": 1}
+    mall.broker.put("shop.eu", 0, compact({"databaseName": "public"}), compact(record))
+    mall.run()
+    assert bool(mall.state.tables[CRM].repair.resnapshot) is doubt
+    assert not mall.state.tables[SHOP].repair.resnapshot
+
+
 def test_a_catalog_that_is_away_holds_up_its_own_tables_alone(mall):
     mall.put("c", 1, 1, v="a")
     mall.crm("c", 1, 1, v="a")

@@ -466,6 +466,24 @@ def test_records_of_one_beginning_that_come_in_several_batches_are_one():
     assert (state.begun, state.begun_at) == (70, 9)
 
 
+def test_tables_whose_rows_a_statement_has_moved_are_read_again():
+    state = state_of()
+    state.left["public.left"] = LeftOut(TableState())
+    asked = []
+
+    def moved_by(qualifier, statement):
+        asked.append((qualifier, statement))
+        return [T, "public.left", "public.unknown"]
+
+    advance.moved(state, [report()], moved_by)
+    assert {entry.repair.resnapshot for entry in state.entries()} == {""}
+    advance.moved(state, [report(statements=("one", "two"), connector="shop")], moved_by)
+    assert asked == [("shop", "one"), ("shop", "two")]
+    entries = state.tables[T], state.left["public.left"].entry
+    assert {entry.repair.resnapshot for entry in entries} == {advance.MOVED}
+    assert "public.unknown" not in state.tables
+
+
 # -- what a foreign key changes without an event ----------------------------------------------------
 
 CHILDREN = {"public.parent": {"public.child": False, "public.named": True}}

@@ -8,6 +8,7 @@ in doubt a table is read again. What it cannot tell:
 - a table that was dropped and made anew, or swapped with another one (as gh-ost and
   pt-online-schema-change do), from one that OPTIMIZE, TRUNCATE or ALTER TABLE has written anew: all
   are read again
+- rows that went or came with a partition that was truncated or exchanged: see `moved_rows`
 - what was changed and changed back between two looks, and DDL of the second in which a table was
   made
 - rows that a foreign key's cascade has changed where the log does not have them (MariaDB, MySQL

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from lakemark.connectors.connector_traits import SETTING, ConnectorTraits
+from lakemark.connectors.mysql.moved_rows import moved_by
 from lakemark.model.findings import Finding, fine, warning
 from lakemark.settings.layers import Mistake, SetTo
 
@@ -85,6 +86,7 @@ TRAITS: Final = ConnectorTraits(
     problems=_problems,
     findings=_findings,
     has_reader=lambda _: False,
+    moved_by=moved_by,
 )
 """MySQL's connector."""
 

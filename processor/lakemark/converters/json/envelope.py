@@ -128,6 +128,7 @@ class Odd(NamedTuple):
     reason: str | None = None
     detail: str | None = None
     source: Source | None = None
+    statement: str | None = None
 
 
 class _Wrappers:
@@ -348,7 +349,7 @@ def _odd(record: _Other) -> Odd:  # noqa: PLR0911 - one return per kind of recor
     if record.aggregate_type is not None and record.type is not None:
         return Odd(Kind.NOTIFICATION, _micros(record.timestamp))
     if record.ddl is not None or record.databaseName is not None or bytes(record.tableChanges):
-        return Odd(Kind.SCHEMA_CHANGE, ts, source=record.source)
+        return Odd(Kind.SCHEMA_CHANGE, ts, source=record.source, statement=record.ddl)
     if record.ts_ms is not None and record.source is None:
         return Odd(Kind.HEARTBEAT, ts)
     return _bad("not-debezium", "neither op nor any field of another Debezium record")
@@ -439,6 +440,8 @@ def decode(
         out.snapshot[at] = _snapshot(what.source or NO_SOURCE)
         out.position[at] = _began_at(what, out.snapshot[at], connector, epoch)
         out.reason[at], out.detail[at] = what.reason, what.detail
+        if what.statement and out.snapshot[at] == "false":
+            out.statements[at] = what.statement
     return out
 
 
