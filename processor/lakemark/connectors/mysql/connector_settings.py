@@ -50,7 +50,7 @@ def _problems(settings: Mapping[str, str]) -> Iterator[Mistake]:
         yield Mistake(
             "include.schema.changes",
             "is false: a connector that begins without its offsets is not noticed, nor what was"
-            " changed before it began",
+            " changed before it began, nor a partition that is truncated or exchanged",
             SetTo("include.schema.changes", "true"),
             warning=True,
         )
@@ -67,6 +67,18 @@ def _findings(settings: Mapping[str, str]) -> Iterator[Finding]:
             "is false: events of one transaction may have one place in the log, and then only"
             " their order in the topic tells them apart",
             SetTo(name, "true"),
+        )
+
+
+def _mariadb_findings(settings: Mapping[str, str]) -> Iterator[Finding]:
+    yield from _findings(settings)
+    if _is(settings, "read.only"):
+        yield warning(
+            SETTING,
+            "read.only",
+            "is true: a snapshot that this connector takes without writing sends rows that are"
+            " older than events before them, deleted ones too; snapshots of lakemark do not",
+            SetTo("read.only", "false"),
         )
 
 
@@ -96,5 +108,6 @@ MARIADB_TRAITS: Final = replace(
     schemes=(MARIADB,),
     example="mariadb://lakemark@localhost:3306/shop",
     driver=("org.mariadb.", "com.github.shyiko."),
+    findings=_mariadb_findings,
 )
 """MariaDB's."""

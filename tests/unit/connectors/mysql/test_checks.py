@@ -145,6 +145,13 @@ def test_settings_that_lose_events_are_warned_of():
     assert finding.verdict is Verdict.OK
 
 
+def test_read_only_snapshots_of_mariadbs_connector_are_warned_of():
+    settings = {"provide.transaction.metadata": "true", "read.only": "true"}
+    _, finding = MARIADB_TRAITS.findings(settings)
+    assert (finding.subject, finding.verdict) == ("read.only", Verdict.WARNING)
+    assert len([*TRAITS.findings(settings)]) == 1
+
+
 def test_the_schemes_of_the_two_are_their_own():
     assert TRAITS.is_of("mysql://localhost/shop")
     assert not TRAITS.is_of("mariadb://localhost/shop")
