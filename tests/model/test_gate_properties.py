@@ -1,12 +1,14 @@
 """Any restarts, any batches: what passes the gate is the log without what came again."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lakemark.connectors.mysql.positions import pack
 from lakemark.connectors.postgres import positions as lsns
+from lakemark.model import positions
 from lakemark.model.decoding import AppliedPosition, Records, StretchPlan
 from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
@@ -154,3 +156,49 @@ def test_cuts_leave_the_same_high_water_with_what_its_transaction_did(steps, res
     for begin, end in pairwise(sorted({0, *(c % (len(emitted) + 1) for c in cuts), len(emitted)})):
         high = read(begin, end, high)
     assert high == read(0, len(emitted), AppliedPosition())
+
+
+# -- two servers, of which one has what the other has, at other places -----------------------------
+
+_PLACES = st.lists(st.integers(1, 3), min_size=40, max_size=40)
+_MOVES = st.lists(st.tuples(st.sampled_from(["send", "send", "again", "move"]), st.integers(1, 6)))
+
+
+@given(_PLACES, _PLACES, st.integers(0, 90), _MOVES, st.data())
+def test_whichever_server_sends_an_event_it_is_applied_once_and_in_order(one, two, by, moves, data):
+    """A row of events in two logs; what is sent again, by either, begins at most six before."""
+    logs = [*accumulate(one)], [by + place for place in accumulate(two)]
+    makers, sent, log, at = [], [], 0, 0
+    for what, count in [*moves, ("send", 40)]:
+        if what == "move":
+            log = 1 - log
+        if what != "send":
+            at = max(0, at - count)
+            continue
+        end = min(at + count, len(logs[0]))
+        makers += [log] * (end - len(makers))
+        sent += [(event, log) for event in range(at, end)]
+        at = end
+    kept, epoch, start, left = [], 0, AppliedPosition(), sent
+    while left:
+        size = data.draw(st.integers(1, len(left)))
+        piece, left = left[:size], left[size:]
+        while piece:
+            number = positions.epoch_number("mysql", epoch)
+            where = [pack(number, 1, logs[which][event], 2) for event, which in piece]
+            times = [event for event, _ in piece]
+
+            def logged(index, piece=piece, where=where):
+                event = piece[index][0]
+                name = f"{'ab'[makers[event]]}:{makers[: event + 1].count(makers[event])}"
+                return positions.event_of("mysql", name, where[index])
+
+            found = drop_replays([Kind.CHANGE] * len(piece), where, times, start, logged)
+            end = len(piece) if found.regressed is None else found.regressed
+            if end < len(piece):
+                assert found.proven
+                epoch += 1
+                found = drop_replays([Kind.CHANGE] * end, where[:end], times[:end], start, logged)
+            kept += [piece[index][0] for index in found.keep]
+            start, piece = found.after, piece[end:]
+    assert [event for event, _ in groupby(kept)] == [*range(40)]

@@ -111,20 +111,20 @@ def may_be_new(event: LoggedEvent, seen: Seen) -> bool:
     return not event.order and seen.get(event.origin) == (event.number, 0)
 
 
-def came(event: LoggedEvent, seen: Seen) -> bool:
-    """Return whether an event, or a newer one of its origin, came before."""
-    return not is_new(event, seen) and not may_be_new(event, seen)
+def came(event: LoggedEvent | None, seen: Seen, *, at: bytes, high: bytes) -> bool:
+    """Return whether an event at or above its partition's applied position came before.
 
-
-def is_usual(event: LoggedEvent | None, position: bytes, start: AppliedPosition) -> bool:
-    """Return whether an event at or above its partition's applied position comes the first time.
+    It came with another position then: in one log, names rise with positions.
 
     Args:
         event: None where its transaction has no name.
-        position: the event's.
-        start: the partition's progress before it.
+        seen: by the partition.
+        at: the event's position.
+        high: the applied position. At it may stand the newest event, sent again.
     """
-    return event is None or position == start.position or not came(event, start.seen)
+    if event is None or is_new(event, seen) or may_be_new(event, seen):
+        return False
+    return at > high or (event.number, event.order) < seen[event.origin]
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def drop_replays(
                 doubtful.append(index)
             replays += 1
         elif kind in {change, truncate}:
-            again = event is not None and at > high and came(event, seen)
+            again = at >= high and came(event, seen, at=at, high=high)
             if again and source_ts[index] <= newest:
                 replays += 1
                 doubtful.append(index)
@@ -144,7 +144,7 @@ def _in_order(
         before = start.position
         for index, place in zip(keep, at, strict=True):
             event = logged(index)
-            if event is not None and place > before and came(event, seen):
+            if came(event, seen, at=place, high=before):
                 return None
             note_event(seen, event)
             before = place

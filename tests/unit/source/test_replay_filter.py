@@ -213,6 +213,13 @@ def test_what_another_server_sends_again_above_is_dropped_and_read_again():
     assert newer.keep == [0], "numbers of its origin do not rise: by its time it is new"
 
 
+def test_an_older_event_at_the_very_place_of_the_newest_is_of_another_log():
+    start = after((4, 900), a=(9, 2))
+    assert named(start, (CHANGE, (4, 900), A, 9, 1, 100)).keep == [0]
+    older = named(start, (CHANGE, (4, 900), A, 8, 1, 90))
+    assert (older.keep, list(older.doubtful)) == ([], [0])
+
+
 def test_the_rest_of_a_transaction_that_a_connector_broke_off_is_new():
     start = after((4, 900), a=(9, 3))  # two of its events: orders begin with 2
     whole = [(CHANGE, (5, 100), A, 9, order, 100) for order in (1, 2, 3)]

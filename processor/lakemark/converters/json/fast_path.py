@@ -299,7 +299,8 @@ def _reached(
         within = (both[1:] == both[0]) & ours
         _require(not (within & (events.op == _DELETE) & (events.before[:, 0] >= 0)).any())
     seen = dict(start.seen)
-    _require(decoding.is_usual(_named(values, events, 0, first), first, start))
+    earliest = _named(values, events, 0, first)
+    _require(not decoding.came(earliest, seen, at=first, high=start.position))
     decoding.note_event(seen, _named(values, events, -1, last))
     newest = max(start.source_ts, int(events.times.max()))
     transactions = rules.transactions(events.numbers)
