@@ -66,6 +66,8 @@ def run(source: Database, folder: Path, *, spark: bool = False) -> Iterator[Runn
     with Running(source, folder, settings, spark=spark) as found:
         found.lakemark.start()
         found.wait_equal()
+        # Its last commit comes when all rows have been there for a while.
+        found.wait_progress(items(found), "whole", lambda r: bool(r.get("complete")))
         yield found
 
 
