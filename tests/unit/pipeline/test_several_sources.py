@@ -47,14 +47,14 @@ class Mall(Shop):
         pipeline.__post_init__()
         return pipeline
 
-    def crm(self, op, at, key, *, file=7, ts=None, **row):
+    def crm(self, op, at, key, *, file=7, ts=None, gtid=None, **row):
         """An event of MariaDB at a place of a file of its log."""
         value = json.loads(event(op, at, {"id": key, **row}, name="shop.eu", ts=ts))
         source = value["source"]
         for name in ("sequence", "lsn", "schema", "txId", "xmin"):
             source.pop(name, None)
         place = {"file": f"binlog.{file:06}", "pos": at}
-        source |= {"connector": "mariadb", "db": "public", **place}
+        source |= {"connector": "mariadb", "db": "public", "gtid": gtid, **place}
         value["transaction"] = {"id": f"0-1-{at}", "total_order": 1}
         value["before"] = {"id": key} if op == "d" else None
         self.broker.put(CRM_TOPIC, 0, compact({"id": key}), compact(value))
@@ -134,6 +134,23 @@ def test_a_statement_that_moves_rows_is_about_its_own_connectors_tables(
     mall.run()
     assert bool(mall.state.tables[CRM].repair.resnapshot) is doubt
     assert not mall.state.tables[SHOP].repair.resnapshot
+
+
+def test_another_servers_log_is_followed_for_its_own_tables_alone(mall):
+    mall.put("c", 500, 1, v="shop")
+    mall.crm("c", 4, 1, file=9, gtid="0-1-1", v="crm")
+    mall.run()
+    mall.crm("c", 3, 2, file=2, ts=9_000, gtid="0-2-2", v="promoted")
+    mall.run()
+    assert mall.state.tables[CRM].code == "log-changed"
+    mall.put("u", 400, 1, v="older")
+    mall.run()
+    mall.run()
+    assert both(mall) == ({1: "shop"}, {1: "crm", 2: "promoted"})
+    assert mall.state.tables[SHOP].size.replays == 1
+    assert mall.state.log_of("shop").epochs == mall.state.epochs == []
+    (epoch,) = mall.state.log_of("shop.eu").epochs
+    assert epoch.keys() == {CRM_TOPIC}
 
 
 def test_a_catalog_that_is_away_holds_up_its_own_tables_alone(mall):
