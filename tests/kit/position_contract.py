@@ -91,6 +91,13 @@ class PositionContract:
                 assert (same[i] == same[j]) == (one[0] == other[0])
         assert not positions.one_transaction(self.stream[0], self.of([self.blocks[0][1]], 1)[0])
 
+    def test_only_events_of_one_place_may_be_counted_anew(self):
+        for one in self.stream:
+            for other in self.stream:
+                if positions.may_be_counted_anew(one, other):
+                    numbers = [self.rules.numbers_of(at)[:-1] for at in (one, other)]
+                    assert numbers[0] == numbers[1]
+
     def test_what_was_read_outside_the_stream_is_older_than_any_event_of_its_epoch(self):
         blocks = [block for _, block in self.blocks]
         for epoch in (0, 1):

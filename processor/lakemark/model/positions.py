@@ -110,6 +110,13 @@ class PositionRules(Protocol):
     def one_transaction(self, before: bytes, after: bytes) -> bool:
         """Return whether two positions may be of one transaction."""
 
+    def may_be_counted_anew(self, position: bytes, applied: bytes) -> bool:
+        """Return whether an event below an applied position may never have come.
+
+        So it is where the connector counts a transaction's events, was started again in the midst
+        of one, and counts the rest from the beginning.
+        """
+
     def event_of(self, identity: str, position: bytes) -> "LoggedEvent | None":
         """Return the event at a position of the stream by its transaction; None if it has no name.
 
@@ -243,6 +250,11 @@ def is_of_stream(position: bytes) -> bool:
 def one_transaction(before: bytes, after: bytes) -> bool:
     """See `PositionRules`."""
     return before[0] == after[0] and _rules(before[0]).one_transaction(before, after)
+
+
+def may_be_counted_anew(position: bytes, applied: bytes) -> bool:
+    """See `PositionRules`."""
+    return position[0] == applied[0] and _rules(applied[0]).may_be_counted_anew(position, applied)
 
 
 def event_of(connector: str, identity: str | None, position: bytes) -> LoggedEvent | None:

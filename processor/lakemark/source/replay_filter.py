@@ -10,6 +10,9 @@ A connector that goes on at another server writes that server's positions, and m
 again that came from the first one. Where transactions have names that all servers know
 (`LoggedEvent`), an event below the applied position whose transaction never came is of another log:
 in the same log it would have been applied. One above it whose transaction came is emitted again.
+
+Where events of a transaction are told apart by a number that the connector counts
+(`may_be_counted_anew`), one of the newest transaction with a number that came may never have come.
 """
 
 import operator
@@ -39,7 +42,8 @@ class Gated:
         after: the partition's applied position after the stretch.
         proven: whether the event at `regressed` is of another log for certain.
         doubtful: indices of events that were dropped by their transaction's number, which a server
-            may have given otherwise: their rows are to be read again.
+            may have given otherwise, or by their order in it, which a connector that was started
+            again may have counted anew: their rows are to be read again.
     """
 
     keep: list[int]
@@ -93,9 +97,10 @@ def drop_replays(
         event = logged(index) if logged is not None and kind in {change, truncate} else None
         fresh = at < high and event is not None and bool(seen) and is_new(event, seen)
         if fresh or (kind == change and at < high):
-            if (fresh or source_ts[index] > newest) and regressed is None:
+            anew = not fresh and positions.may_be_counted_anew(at, high)
+            if not anew and (fresh or source_ts[index] > newest) and regressed is None:
                 regressed, proven = index, fresh
-            elif event is not None and may_be_new(event, seen):
+            elif anew or (event is not None and may_be_new(event, seen)):
                 doubtful.append(index)
             replays += 1
         elif kind in {change, truncate}:

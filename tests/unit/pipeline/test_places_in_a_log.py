@@ -18,8 +18,8 @@ class PlaceShop(Shop):
         pipeline.sources = reconnected(pipeline.sources, kind="mariadb")
         return pipeline
 
-    def tell(self, op, at, order, key, *, was=None, partition=0, headers=(), **row):
-        value = json.loads(event(op, at, {"id": key, **row}))
+    def tell(self, op, at, order, key, *, was=None, partition=0, headers=(), ts=None, **row):
+        value = json.loads(event(op, at, {"id": key, **row}, ts=ts))
         source = value["source"]
         for name in ("sequence", "lsn", "schema", "txId", "xmin"):
             source.pop(name, None)
@@ -107,6 +107,27 @@ def test_an_event_that_comes_again_is_told_by_its_order(shop):
     shop.run()
     assert shop.values() == {1: "c"}
     assert shop.state.tables[TABLE].size.replays == 2
+
+
+@pytest.mark.parametrize("later_s", [0, 1])
+def test_what_a_connector_counts_anew_in_a_transaction_is_neither_lost_nor_another_log(
+    shop, later_s
+):
+    """It was started again in the midst of one, and counts what is left of it from 1."""
+    for order, key in enumerate((1, 2, 3), 1):
+        shop.tell("c", 400, order, key, v="a")
+    shop.run()
+    for order, key in enumerate((4, 1, 5, 6), 1):  # the fourth event to the seventh
+        op, was = ("u", {"v": "a"}) if key == 1 else ("c", None)
+        shop.tell(op, 400, order, key, ts=400 + 1000 * later_s, was=was, v="b")
+    shop.run()
+    entry = shop.state.tables[TABLE]
+    assert (entry.state, entry.code) == ("streaming", "")
+    assert reread(shop) == {4, 1}, "the database is asked for what may be older"
+    assert shop.values() == {1: "a", 2: "a", 3: "a", 5: "b", 6: "b"}
+    shop.tell("u", 900, 1, 6, was={"v": "b"}, v="c")
+    shop.run()
+    assert shop.values()[6] == "c"
 
 
 def test_without_an_order_the_partition_s_own_counts(shop):

@@ -249,3 +249,19 @@ def test_truncates_that_came_or_are_of_another_log_do_not_pass():
     assert (other.keep, other.regressed, other.proven) == ([], 0, True)
     late = named(start, (TRUNCATE, (4, 800), A, 8, 0, 90))
     assert late.keep == [0]
+
+
+@pytest.mark.parametrize(
+    ("place", "order", "may"),
+    [((7, 400), 3, True), ((7, 400), 2, True), ((7, 399), 9, False), ((6, 400), 9, False)],
+)
+def test_an_event_of_the_newest_transaction_may_have_been_counted_anew(place, order, may):
+    epoch = positions.epoch_number("mysql", 0)
+    start = AppliedPosition(pack(epoch, 7, 400, 5), 10)
+    for time in (9, 11):
+        result = run([(CHANGE, pack(epoch, *place, order), time)], start)
+        assert result.keep == []
+        assert result.doubtful == ([0] if may else [])
+        assert result.regressed == (0 if time > 10 and not may else None)
+    passes = run([(CHANGE, pack(epoch, 7, 400, 5))], start)
+    assert (passes.keep, [*passes.doubtful]) == ([0], [])

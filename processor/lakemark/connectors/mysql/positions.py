@@ -8,7 +8,8 @@ Within a transaction file and place are no order: MariaDB from 11.4 on, and MySQ
 transaction, give every event the place of the first one, and ``source.row`` begins again with every
 statement. `order` is ``transaction.total_order``, which the connector writes with
 ``provide.transaction.metadata=true``; without it such events are equal, and count in the order of
-their partition, which all events of a key share.
+their partition, which all events of a key share. A connector that was started again in the midst of
+a transaction counts what is left of it from 1: see `may_be_counted_anew`.
 
 Two numbers of files are none and mark what was read outside the stream's order: 0 the connector's
 own snapshot, 1 Debezium's incremental reads. Both have file and place in the eight bytes of `pos`.
@@ -130,6 +131,16 @@ class MySqlPositions:
         the commit. There are none such here: an event has to do with itself alone.
         """
         return before == after
+
+    def may_be_counted_anew(self, position: bytes, applied: bytes) -> bool:
+        """See `PositionRules`: an event of the same place, where its order is told.
+
+        A connector that is started again goes over what it has sent of the transaction in which it
+        had ended, and does not count it.
+        """
+        *place, order = unpack(position)
+        *newest, _ = unpack(applied)
+        return place == newest and order > _UNTOLD and self.is_ordered(applied)
 
     def event_of(self, identity: str, position: bytes) -> LoggedEvent | None:
         """See `PositionRules`: MySQL numbers by server and tag, MariaDB by domain."""

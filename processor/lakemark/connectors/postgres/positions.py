@@ -112,6 +112,10 @@ class PostgresPositions:
         one, other = unpack(before), unpack(after)
         return one[:2] == other[:2] or (_is_first(*one[1:]) and _is_first(*other[1:]))
 
+    def may_be_counted_anew(self, position: bytes, applied: bytes) -> bool:  # noqa: ARG002
+        """See `PositionRules`: nobody counts."""
+        return False
+
     def event_of(self, identity: str, position: bytes) -> LoggedEvent | None:  # noqa: ARG002
         """See `PositionRules`: another server has the same numbers for other transactions."""
         return None
