@@ -2,8 +2,8 @@
 
 An index tells about how many of its entries are in a range without reading them. Keys that were
 counted up are even, and one estimate a part is enough; where they are not, a part that has too many
-is cut again. What counts of the parts of a range is their share of it: InnoDB says twice as many of
-each as there are, and the truth of the whole table.
+is cut again. InnoDB says the truth of a whole table and of a few pages, and of a longer range twice
+as many as there are: where all parts of a range are about equal, their share of it counts.
 """
 
 from collections.abc import Callable, Iterator
@@ -58,6 +58,6 @@ def _parts(
         left -= pieces
         edges = [begin + (end - begin + 1) * at // pieces for at in range(pieces + 1)]
         inner = [(a, b - 1, estimate(a, b - 1)) for a, b in pairwise(edges)]
-        told = sum(more for _, _, more in inner)
-        share = rows / told if told else 1.0
+        told = [more for _, _, more in inner]
+        share = rows / sum(told) if 0 < max(told) <= _TOO_MANY * min(told) else 1.0
         waiting += [(a, b, more * share) for a, b, more in reversed(inner)]
