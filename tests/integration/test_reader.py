@@ -284,7 +284,7 @@ def test_errors_of_the_database_are_ours(source: Database):
 
 def test_a_connection_that_ends_within_a_copy_is_a_database_that_is_away(source: Database):
     """Not a table that cannot be read: the chunk is read again."""
-    rows = "COPY (SELECT repeat('x', 1000) FROM generate_series(1, 200000)) TO STDOUT"
+    rows = "COPY (SELECT repeat('x', 1000) FROM generate_series(1, 30000)) TO STDOUT"
 
     class Cut:
         """The session, whose connection ends after the first row."""

@@ -17,9 +17,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 OTHERS = ("newest", *(service for service in DATABASES if service != "postgres"))
 DAILY = [
     "postgres",
-    "newest",
     "mariadb-11.4",
-    *(pytest.param(service, marks=nightly) for service in ("mariadb-10.11", "mysql-9.7")),
+    *(pytest.param(s, marks=nightly) for s in ("newest", "mariadb-10.11", "mysql-9.7")),
 ]
 NIGHTLY = ["postgres", *(pytest.param(service, marks=nightly) for service in OTHERS)]
 SETTINGS = {"snapshot": {"incomplete": "auto", "chunk_rows": 10, "window_interval": "100ms"}}
