@@ -53,6 +53,8 @@ _REFUSED: Final = frozenset(
         KafkaError.INVALID_REPLICATION_FACTOR,
     }
 )
+# What brokers say, under the code for too few brokers, while those that start are not there yet.
+_FENCED: Final = "currently fenced"
 _OF_TOPIC: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -199,6 +201,8 @@ class Cluster:
                         continue
                     if cause.code() not in _REFUSED:
                         raise
+                    if _FENCED in cause.str():
+                        raise away(self._config, foreign(cause.str())) from error
                     message = f"the topic {name} cannot be created: {foreign(cause.str())}"
                     hint = f"let somebody who may run: {create_command(self._config, name)}"
                     refused.append(Mistake("kafka", message, hint))
