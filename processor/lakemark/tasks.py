@@ -204,10 +204,11 @@ def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.R
     Raises:
         DependencyError: they could not be written.
     """
+    reached: dict[tuple[str, int], DecodedRange] = {}
     for topic, partition, parts in raw_records.by_partition(batches):
-        own = plan.of_topic(topic)
-        for done, rows in _decoded(topic, partition, parts, own):
-            plan = _after(plan, done)
+        own, before = plan.of_topic(topic), reached.get((topic, partition))
+        for done, rows in _decoded(topic, partition, parts, _after(own, before)):
+            reached[topic, partition] = done
             yield from rows
 
 
@@ -222,8 +223,9 @@ def _decoded(
         failpoints.reach(failpoints.AFTER_DECODE)
         yield quick, iter([_rows(_packets(quick, plan, NOTHING_LEARNT))])
         return
-    whole = raw_records.of(topic, partition, parts, every_header=output is not None)
+    whole, done = raw_records.of(topic, partition, parts, every_header=output is not None), None
     for epoch, records in raw_records.by_epoch(whole, plan.epochs):
+        plan = _after(plan, done)
         now = plan.stretch.of_epoch(epoch)
         heads = converter.headers(records, now)
         if not now.outputs and raw_records.told_by_lakemark(parts):
@@ -241,7 +243,6 @@ def _decoded(
                 numerics=now.numerics,
             )
         failpoints.reach(failpoints.AFTER_DECODE)
-        plan = _after(plan, done)
         yield done, _told(records, heads, done, plan)
 
 
@@ -268,8 +269,13 @@ def _plain(
     return converter.plain_range(topic, partition, parts, plan.stretch.of_epoch(epoch))
 
 
-def _after(plan: DecodePlan, done: DecodedRange) -> DecodePlan:
-    """Return the plan for records behind the stretch in its partition."""
+def _after(plan: DecodePlan, done: DecodedRange | None) -> DecodePlan:
+    """Return the plan for records behind a stretch in its partition; mostly there is none before.
+
+    It copies the applied positions of all partitions.
+    """
+    if done is None:
+        return plan
     applied = {**plan.stretch.applied, (done.topic, done.partition): done.applied_position}
     return replace(plan, stretch=replace(plan.stretch, applied=applied))
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from lakemark.cli import presentation
 from lakemark.ops import settings_record
 from lakemark.settings.config import Config, ConnectorConfig, leaves, load, load_with_origins
-from lakemark.settings.layers import InvalidConfig, Mistake
+from tests.unit.settings.test_config import problems, write
+
+__all__ = ["write"]
 
 ROOT = Path(__file__).parents[3]
 TWO = """\
@@ -35,24 +37,10 @@ checkpoint: ./checkpoint
 SECRETS = {"hush-4hush", "mums-0word", "hush-5hush", "p%40ss-w0rd", "p@ss-w0rd", "hush-file"}
 
 
-@pytest.fixture
-def write(tmp_path):
+@pytest.fixture(autouse=True)
+def secret(tmp_path):
+    """The file of the password that the configuration names."""
     (tmp_path / "crm").write_text("hush-file\n")
-
-    def _write(text: str) -> Path:
-        file = tmp_path / "lakemark.yaml"
-        file.write_text(text)
-        return file
-
-    return _write
-
-
-def problems(file: Path | None, environ: dict[str, str] | None = None) -> dict[str, Mistake]:
-    with pytest.raises(InvalidConfig) as caught:
-        load(file, environ or {})
-    found = caught.value.problems
-    assert len({p.path for p in found}) == len(found), "a setting is reported twice"
-    return {p.path: p for p in found}
 
 
 # --- the list and its parts -------------------------------------------------------------------
