@@ -228,3 +228,34 @@ def test_plain_records_are_decoded_by_compiled_code(records, monkeypatch):
 def test_tables_with_unavailable_values_are_read_the_general_way_at_once():
     tables = {ORDERS: table_state(partial=True), ITEMS: TableState()}
     assert PipelineState(tables=tables).partial() == {ORDERS}
+
+
+def put(broker, at, *, ts=None, partition=0):
+    key = msgspec.json.encode({"id": at})
+    value = event("c", at, {"id": at, "v": "a"}, table=ORDERS, ts=ts)
+    broker.put(f"shop.{ORDERS}", partition, key, value)
+
+
+def reports(batches, plan=PLAN):
+    rows = pa.Table.from_batches(tasks.decode(batches, plan), tasks.DECODED).to_pylist()
+    found = [r["blob"] for r in rows if r["kind"] == "report"]
+    return [msgspec.msgpack.decode(blob, type=Report) for blob in found]
+
+
+def test_a_partition_that_comes_again_in_a_task_goes_on_where_it_was():
+    broker, topic = Broker(), f"shop.{ORDERS}"
+    for at, partition in ((101, 0), (102, 1), (100, 0)):  # the last one is sent again
+        put(broker, at, partition=partition)
+    pieces = [({0: 0}, {0: 1}), ({1: 0}, {1: 1}), ({0: 1}, {0: 2})]
+    batches = [b for first, end in pieces for b in broker.read({topic: first}, {topic: end})]
+    found = [(one.partition, one.tables[ORDERS].replays) for one in reports(batches)]
+    assert found == [(0, 0), (1, 0), (0, 1)]
+
+
+def test_an_epoch_that_begins_in_a_stretch_knows_what_came_before_it():
+    broker, topic = Broker(), f"shop.{ORDERS}"
+    put(broker, 101, ts=9_000)
+    put(broker, 100, ts=10)
+    plan = replace(PLAN, epochs=({topic: {0: 1}},))
+    found = [one.source_ts for one in reports(broker.read({}, broker.ends()), plan)]
+    assert found == [9_000_000, 9_000_000]
