@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakemark.settings.names import quoted
+from lakemark.snapshot.fields import AdditionalCondition
 from lakemark.snapshot.signal_parts import own_id, own_runs, part_of, parts_of
 from lakemark.snapshot.signals import (
     ExecuteSnapshot,
@@ -33,6 +35,12 @@ def execute(*patterns):
         (['"shop.eu".public.orders'], ["s@shop.eu"]),
         (["shopping.orders"], ["s@crm", "s@shop", "s@shop.eu"]),
         ([".*"], ["s@crm", "s@shop", "s@shop.eu"]),
+        ([r'"shop\.eu"\.public\..*'], ["s@shop.eu"]),
+        ([quoted('"shop.eu".public.orders')], ["s@shop.eu"]),
+        ([r"shop\.public\.(a|b)"], ["s@shop"]),
+        ([r"shop\.public\.a\|b"], ["s@shop"]),
+        ([r"shop\.public\.a|crm\.public\.b"], ["s@crm", "s@shop", "s@shop.eu"]),
+        ([r"shop\.public\.(a|b)|crm\.public\.(b)"], ["s@crm", "s@shop", "s@shop.eu"]),
         (["shop.public.a", "crm.sales.b"], ["s@crm", "s@shop"]),
     ],
 )
@@ -50,6 +58,23 @@ def test_each_gets_its_own_patterns_and_those_of_all():
         "shop.eu": (".*c",),
         "crm": ("crm.sales.b", ".*c"),
     }
+
+
+def test_of_several_tables_each_connector_takes_its_own_with_their_filters():
+    filters = (
+        AdditionalCondition("shop.public.a", "a > 1"),
+        AdditionalCondition(".*", "b > 1"),
+        AdditionalCondition("crm.public.b", "c > 1"),
+    )
+    signal = ExecuteSnapshot("s", ("shop.public.a", "crm.public.b"), filters)
+    found = {one: part for one in EVERY if (part := part_of(signal, one, EVERY)) is not None}
+    assert {one: part.data_collections for one, part in found.items()} == {
+        "shop": ("shop.public.a",), "crm": ("crm.public.b",),
+    }  # fmt: skip
+    assert {one: part.conditions for one, part in found.items()} == {
+        "shop": filters[:2], "crm": filters[1:],
+    }, "one with a filter for no table of its own would be rejected"  # fmt: skip
+    assert [part.id for part in found.values()] == ["s@shop", "s@crm"]
 
 
 def test_a_signal_about_all_runs_is_for_everybody():
