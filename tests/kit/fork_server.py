@@ -62,7 +62,7 @@ class Forked:
     def poll(self) -> int | None:
         """Return the exit code, None while it runs."""
         if self.returncode is None:
-            self.returncode = self._server.code_of(self.pid)
+            self._server.listen(0.0)
         return self.returncode
 
     def wait(self, timeout: float = ANSWER_S) -> int:
@@ -95,8 +95,8 @@ class ForkServer:
         )
         self._lock = threading.Lock()
         self._buffer = b""
-        self._begun: list[int] = []
-        self._codes: dict[int, int] = {}
+        self._begun: list[Forked] = []
+        self._running: dict[int, Forked] = {}  # by pid: the system gives the same to others later
         atexit.register(self.close)
 
     def fork(self, arguments: Sequence[str], environment: dict[str, str], *outputs: Path) -> Forked:
@@ -121,12 +121,7 @@ class ForkServer:
                 if (left := end - time.monotonic()) <= 0:
                     raise StackError(f"no process was forked within {READY_S:g} s")
                 self._read(left)
-            return Forked(self, self._begun.pop())
-
-    def code_of(self, pid: int) -> int | None:
-        """Return the exit code of a child, None while it runs."""
-        self.listen(0.0)
-        return self._codes.get(pid)
+            return self._begun.pop()
 
     def listen(self, timeout: float) -> None:
         """Take what is told, at most so many seconds after."""
@@ -148,9 +143,10 @@ class ForkServer:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for answer in map(json.loads, lines):
             if "code" in answer:
-                self._codes[answer["pid"]] = answer["code"]
+                self._running.pop(answer["pid"]).returncode = answer["code"]
             else:
-                self._begun.append(answer["pid"])
+                self._begun.append(Forked(self, answer["pid"]))
+                self._running[answer["pid"]] = self._begun[-1]
 
 
 @cache

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from stack.processes import wait_for
 from tests.kit.command_line import CONNECTOR, SMALL
-from tests.kit.fork_server import Forked, fork_server
+from tests.kit import fork_server as forking
+from tests.kit.fork_server import Forked, ForkServer, fork_server
 
 pytestmark = [
     pytest.mark.slow,
@@ -18,6 +20,14 @@ pytestmark = [
 ]
 
 ENDS_S = 60.0
+SAME_PID = """
+import sys
+sys.stdin.readline()
+print('{"pid": 7}\\n{"pid": 7, "code": 3}', flush=True)
+sys.stdin.readline()
+print('{"pid": 7}', flush=True)
+sys.stdin.read()
+"""  # the system gives the numbers of those who ended again
 
 
 @pytest.fixture
@@ -67,3 +77,20 @@ def test_it_leads_its_own_group_and_is_known_to_have_been_killed(forked, tmp_pat
     assert child.poll() is None
     os.killpg(child.pid, signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL
+
+
+def test_a_pid_that_is_given_again_is_another_process(monkeypatch, tmp_path):
+    started = subprocess.Popen
+    monkeypatch.setattr(
+        forking.subprocess,
+        "Popen",
+        lambda _, **kept: started([sys.executable, "-c", SAME_PID], **kept),
+    )
+    server = ForkServer()
+    first = server.fork((), {}, tmp_path / "first")
+    assert first.wait() == 3
+    second = server.fork((), {}, tmp_path / "second")
+    assert second.pid == first.pid
+    assert second.poll() is None
+    assert first.poll() == 3
+    server.close()
