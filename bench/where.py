@@ -4,8 +4,8 @@
         ...
     found       # stage, CPU seconds, percent; the largest first
 
-What a process used is the kernel's count, without threads and processes that have ended when it is
-looked at. Of Python processes samples of their stacks, 50 a second,
+What a process used is the kernel's count, its ended threads included, without processes that have
+ended when it is looked at. Of Python processes samples of their stacks, 50 a second,
 say which stage that was; nothing of lakemark is changed for it. The stages of a snapshot, in order:
 
 | stage | is |
@@ -131,17 +131,29 @@ def _used(stack: LocalStack, pid: int) -> dict[tuple[str, int], float]:
         if server.identity is not None
         for one, (_, seconds) in tree(server.identity.pid).items()
     }
-    tick = os.sysconf("SC_CLK_TCK")
-    for process in tree(pid):
+    for process, (_, whole) in tree(pid).items():
         java = _name(Path(f"/proc/{process}/comm")) == "java"
-        for task in Path(f"/proc/{process}/task").glob("[0-9]*"):
-            try:
-                name, _, rest = (task / "stat").read_text().rpartition(")")
-            except OSError:
-                continue  # it has just ended
-            fields = rest.split()
-            stage = of_thread(name.partition("(")[2], java=java)
-            found[stage, int(task.name)] = (int(fields[11]) + int(fields[12])) / tick
+        others = "Java, other" if java else "Python"
+        threads = {
+            (stage, one): used
+            for one, (name, used) in _threads(process).items()
+            if (stage := of_thread(name, java=java)) != others
+        }
+        found |= threads
+        found[others, process] = whole - sum(threads.values())  # those that have ended, too
+    return found
+
+
+def _threads(process: int) -> dict[int, tuple[str, float]]:
+    """Threads of a process that have not ended: the name, and the seconds so far."""
+    tick, found = os.sysconf("SC_CLK_TCK"), dict[int, tuple[str, float]]()
+    for task in Path(f"/proc/{process}/task").glob("[0-9]*"):
+        try:
+            name, _, rest = (task / "stat").read_text().rpartition(")")
+        except OSError:
+            continue  # it has just ended
+        fields = rest.split()
+        found[int(task.name)] = name.partition("(")[2], (int(fields[11]) + int(fields[12])) / tick
     return found
 
 

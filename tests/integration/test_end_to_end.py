@@ -10,7 +10,7 @@ from stack import shop
 from stack.local import Database
 from stack.processes import wait_for
 from stack.workload import Workload
-from tests.kit.running import Running
+from tests.kit.running import Running, header
 from tests.kit.servers import EACH_DATABASE
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
@@ -151,6 +151,11 @@ def test_the_same_by_spark_and_its_own_engine(database: Database, tmp_path):
     """In batches of one process, which sleeps while the statements are made: they come at once."""
     for pair in SPARK_ENGINES:
         small_and_big(database, pair)
+    other = f"not-{database.topic('small')}"  # in which the name of a topic of ours is found
+    database.stack.kafka.create_topic(other)
+    producer = database.stack.kafka.producer()
+    producer.produce(other, b'{"id": 1}', b'{"id": 1}')
+    producer.flush()
     database.start_connector()
     with Running(database, tmp_path, chosen(SPARK_ENGINES), spark=True) as running:
         running.lakemark.start()
@@ -163,6 +168,7 @@ def test_the_same_by_spark_and_its_own_engine(database: Database, tmp_path):
             running.lakemark.resume()
             running.wait_equal()
         merged_by(running, SPARK_ENGINES)
+        assert [header(one, "topic") for one in running.dead_letters()] == []
 
 
 def small_and_big(database: Database, pair: str) -> None:

@@ -29,7 +29,7 @@ def change_stream(
     Args:
         spark: the session.
         kafka: the Java client's settings, with Spark's `kafka.` prefix.
-        pattern: Java regular expression of the topics; new tables need no restart.
+        pattern: Java regular expression of whole names of topics; new tables need no restart.
         starting: `earliest` or `latest`, for partitions without a checkpoint.
         max_events: records per micro-batch over all partitions.
 
@@ -40,7 +40,7 @@ def change_stream(
     for name, value in _client(kafka).items():
         reader = reader.option(name, value)
     return (
-        reader.option("subscribePattern", pattern)
+        reader.option("subscribePattern", f"^(?:{pattern})$")  # Spark looks for it within names
         .option("startingOffsets", starting)
         .option("maxOffsetsPerTrigger", str(max_events))
         .option("includeHeaders", "true")

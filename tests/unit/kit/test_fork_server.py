@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from stack.processes import wait_for
-from tests.kit.command_line import CONNECTOR, SMALL
 from tests.kit import fork_server as forking
+from tests.kit.command_line import CONNECTOR, SMALL
 from tests.kit.fork_server import Forked, ForkServer, fork_server
 
 pytestmark = [
