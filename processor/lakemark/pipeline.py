@@ -262,6 +262,8 @@ class Pipeline:
         for record in left:
             self.left_out(record)
             control_records.make_up_for(record, state)
+        if state.runs:
+            state.runs = self.sources.runs(state.runs)
         for name, entry in state.tables.items():
             if self.refresh.is_back(name, entry):
                 entry.repair.doubt_all(schema_refresh.MADE_ANEW, state.batch)

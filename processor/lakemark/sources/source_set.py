@@ -15,6 +15,7 @@ from lakemark.model.topic_owners import TopicOwners
 from lakemark.model.wanted import Wanted
 from lakemark.settings.config import Config
 from lakemark.settings.table_id import unqualified
+from lakemark.snapshot.signal_parts import own_runs
 from lakemark.state.schema_refresh import Catalog
 from lakemark.state.tables import PipelineState
 from lakemark.tasks import PlanPart
@@ -80,6 +81,15 @@ class Sources:
     def of_table(self, table: str) -> PipelineSource | None:
         """Return the connector of a table; None if it is none of these."""
         return next((source for source in self.of if source.has(table)), None)
+
+    def runs(self, armed: Iterable[str]) -> set[str]:
+        """Return the armed runs of snapshots that go on: those of these connectors.
+
+        One that is not here reads no chunk, and nothing of its log comes. When it is back it arms
+        its runs again, as for a new query, and reads what was not settled.
+        """
+        known = frozenset(armed)
+        return {run for source in self.of for run in own_runs(known, source.qualifier)}
 
     @cached_property
     def owners(self) -> TopicOwners:

@@ -197,6 +197,32 @@ def test_one_that_is_away_is_left_out_and_goes_on_where_it_stopped(mall):
     assert not mall.state.tables[CRM].repair.resnapshot
 
 
+def test_runs_of_one_that_is_not_there_are_armed_again_by_itself_alone(mall):
+    """Its coordinator is away: nobody else would ever disarm them, and batches stay slow."""
+    starts = {
+        prefix: {"type": "run-start", "run": f"r@{prefix}", "tables": [t], "connector": prefix}
+        for prefix, t in (("shop", SHOP), ("shop.eu", CRM))
+    }
+    mall.records += starts.values()
+    mall.put("c", 1, 1, v="a")
+    mall.run()
+    assert mall.state.runs == {"r@shop", "r@shop.eu"}
+    whole = mall.pipeline.sources
+    mall.pipeline.sources = Sources(whole.of[:1])
+    mall.records.append(starts["shop.eu"])  # written before it went away
+    mall.put("u", 2, 1, v="b")
+    mall.run()
+    assert mall.state.runs == {"r@shop"}
+    mall.pipeline.sources = whole
+    mall.put("u", 3, 1, v="c")
+    mall.run()
+    assert mall.state.runs == {"r@shop"}, "its coordinator would read before shards know of it"
+    mall.records.append(starts["shop.eu"])
+    mall.put("u", 4, 1, v="d")
+    mall.run()
+    assert mall.state.runs == {"r@shop", "r@shop.eu"}
+
+
 def test_shards_remember_each_log_by_itself(mall):
     for prefix, table in (("shop", SHOP), ("shop.eu", CRM)):
         start = {"type": "run-start", "run": f"r@{prefix}", "tables": [table]}
