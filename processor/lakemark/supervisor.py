@@ -37,7 +37,7 @@ from lakemark.runners.batch_runner import JAVA_ENDED, BatchRunner, OtherStagesEr
 from lakemark.runners.stopping import Stop
 from lakemark.runners.trigger import Trigger
 from lakemark.settings.config import Config
-from lakemark.snapshot import notifications
+from lakemark.snapshot import listed_connectors, notifications
 from lakemark.snapshot.signals import Rejection
 from lakemark.sources.beside import Beside
 from lakemark.sources.connecting import Absent, Connecting
@@ -83,6 +83,7 @@ class Supervisor:
         self.sources = Sources(())
         self.connecting = Connecting(config)
         self.absent = Absent([], lambda _: None)
+        self.every: frozenset[str] = frozenset()
         self.stands_by = True  # until the checkpoint is this process's own
         self.streamed = False
         self.board = Board(config.name)
@@ -235,6 +236,7 @@ class Supervisor:
         self.captured = tuple(sorted(set(captured) - signals))
         self.board.captured(self.captured)
         if sources.several:
+            self.every = frozenset() if self.once else self._listed()
             self.board.connectors(
                 {one.source.qualifier: one.part.name for one in connected},
                 self.connecting.away.items(),
@@ -257,6 +259,14 @@ class Supervisor:
             forms=forms,
             pace=Trigger() if self.once else Trigger(config.stream.trigger, self._hasty),
         )
+
+    def _listed(self) -> frozenset[str]:
+        """Remember the list of connectors; return their qualifiers, as far as they are known."""
+        kept = records.read_compacted(self.config, self.config.topics.progress)
+        if said := listed_connectors.updates(kept, self.connecting.qualifiers):
+            self._say([*said.items()])
+        every = listed_connectors.remembered(kept | said).values()
+        return frozenset(one.qualifier for one in every if one.qualifier)
 
     def _checkpoint(self, runner: BatchRunner) -> Checkpoint:
         """Return the pipeline's checkpoint, this process's own from now on; see `Takeover.of`."""
@@ -283,7 +293,7 @@ class Supervisor:
         """
         beside = Beside(
             self.config, pipeline.sources, pipeline.runner, pipeline.checkpoint, pipeline.forms,
-            self.board, lambda: self.state,
+            self.board, lambda: self.state, self.every,
         )  # fmt: skip
         pipeline.children = beside.children
         if self.once:

@@ -63,7 +63,7 @@ class Request:
     def answers(self, pipeline: str, connectors: Sequence[str]) -> list[str]:
         """Return the ids under which it is answered, see `signal_parts`."""
         read = signals.read(pipeline.encode(), self.value, pipeline=pipeline, unnamed=self.id)
-        return parts_of(read, connectors)
+        return [read.id] if isinstance(read, signals.Rejection) else parts_of(read, connectors)
 
 
 def exchange(config: Config, signal: Request, *, within: float, wait: bool) -> list[FollowedRun]:
@@ -87,8 +87,8 @@ def exchange(config: Config, signal: Request, *, within: float, wait: bool) -> l
         KeyboardInterrupt: in steps 4 and 5; the user was told that the signal stays.
     """
     signal.check(config.name)
-    ids = signal.answers(config.name, _connectors(config))
     _check_started(config)
+    ids = signal.answers(config.name, _connectors(config))
     from lakemark.kafka.records import Tail, publish  # noqa: PLC0415
 
     with Tail(config, config.topics.notifications) as tail:
@@ -114,20 +114,24 @@ def require_answers(config: Config, found: Sequence[FollowedRun]) -> None:
 
 
 def _connectors(config: Config) -> list[str]:
-    """Return the qualifiers of the connectors that can be asked for; an empty one for a single one.
+    """Return the qualifiers of the connectors, as the pipeline knows them or Connect; else [""].
 
     Raises:
-        DependencyError, InvalidConfig: none of several can.
+        DependencyError, InvalidConfig: of several none is known.
     """
     if not config.several:
         return [""]
-    from lakemark.connectors import connector  # noqa: PLC0415
+    from lakemark.connectors.parts import parts_of as connectors_of  # noqa: PLC0415
+    from lakemark.kafka.records import read_compacted  # noqa: PLC0415
+    from lakemark.snapshot import listed_connectors  # noqa: PLC0415
 
+    known = listed_connectors.remembered(read_compacted(config, config.topics.progress))
     found, why = list[str](), list[LakemarkError]()
-    for part in config.parts:
+    for part in connectors_of(config):
+        listed = known.get(part.name)
         try:
-            found.append(connector.read(part, attempts=1).qualifier)
-        except LakemarkError as error:  # it answers when it is back
+            found.append((listed and listed.qualifier) or part.read(attempts=1).qualifier)
+        except LakemarkError as error:  # whoever it is answers when it is back
             why.append(error)
     if not found:
         raise why[0]

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from lakemark.settings.table_id import qualified
-from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, SetSnapshot, Signal, StopSnapshot
+from lakemark.snapshot.signals import ExecuteSnapshot, SetSnapshot, Signal, StopSnapshot
 
 AT: Final = "@"
 """Between the id of a signal and the connector: no topic prefix has it."""
@@ -45,20 +45,17 @@ def own_runs(runs: Iterable[str], connector: str) -> frozenset[str]:
     return frozenset(run for run in runs if run.endswith(end))
 
 
-def part_of(
-    signal: Signal | Rejection, connector: str, every: Sequence[str]
-) -> Signal | Rejection | None:
+def part_of(signal: Signal, connector: str, every: Sequence[str]) -> Signal | None:
     """Return the part of a signal that one connector carries out; None if it has none.
 
     Args:
         signal: as it was read.
         connector: the one's qualifier; empty for the only one, which carries out all.
-        every: the qualifiers of all that are there, this one among them.
+        every: the qualifiers of all of the pipeline, this one among them: the part of one that is
+            away waits for it, and is nobody else's.
     """
     if not connector:
         return signal
-    if isinstance(signal, Rejection):
-        return signal if connector == min(every) else None
     name = own_id(signal.id, connector)
     if isinstance(signal, SetSnapshot):
         run = _run_of(signal.run, connector, every)
@@ -85,7 +82,7 @@ def _of_tables(
     return replace(signal, data_collections=own, conditions=filters)
 
 
-def parts_of(signal: Signal | Rejection, every: Iterable[str]) -> list[str]:
+def parts_of(signal: Signal, every: Iterable[str]) -> list[str]:
     """Return the ids under which the connectors answer a signal.
 
     Args:

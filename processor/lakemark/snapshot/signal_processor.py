@@ -150,10 +150,12 @@ class SignalProcessor:
         self.progress.save({HANDLING_KEY: handling.encode(self._mark)})
         settings = self.state.settings
         said = read(record.key, record.value, pipeline=settings.pipeline, unnamed=record.unnamed)
-        signal = part_of(said, settings.qualifier, settings.every)
         try:
-            if signal is not None:
-                self._take(signal)
+            if isinstance(said, Rejection):
+                if settings.speaks:
+                    self._reject(said)
+            elif (own := part_of(said, settings.qualifier, settings.every)) is not None:
+                self._take(own)
         except LakemarkError:  # it waits; who ends meanwhile does not end over it
             self._note(msgspec.structs.replace(self._mark, process="") if past.deaths else None)
             raise
@@ -163,10 +165,7 @@ class SignalProcessor:
         self._mark = mark
         self.store.note(HANDLING_KEY, handling.encode(mark) if mark else None)
 
-    def _take(self, signal: Signal | Rejection) -> None:
-        if isinstance(signal, Rejection):
-            self._reject(signal)
-            return
+    def _take(self, signal: Signal) -> None:
         try:
             self._carry_out(signal)
         except LakemarkError as error:

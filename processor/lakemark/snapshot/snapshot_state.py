@@ -40,7 +40,8 @@ class Settings:
         connector: `source.connector`: whose positions these are, see `positions.KINDS`.
         watch: seconds between two looks for tables that are not complete, at most.
         qualifier: of the connector's tables, where there are several, see `Connector.qualifier`.
-        every: the qualifiers of all of them.
+        every: the qualifiers of all of them, of those too that are away.
+        speaks: whether it answers what is nobody's part, since it cannot be read.
     """
 
     pipeline: str
@@ -58,6 +59,7 @@ class Settings:
     watch: float = 30.0
     qualifier: str = ""
     every: tuple[str, ...] = ()
+    speaks: bool = True
 
     @property
     def early(self) -> float:

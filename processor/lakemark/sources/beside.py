@@ -52,6 +52,7 @@ class Beside:
         forms: how columns are written.
         board: is told what is seen.
         state: the tables as the newest batch left them.
+        every: the qualifiers of all connectors, of those too that are away.
     """
 
     config: Config
@@ -61,6 +62,7 @@ class Beside:
     forms: Forms
     board: Board
     state: Callable[[], PipelineState]
+    every: frozenset[str] = frozenset()
     _catalogs: list[CatalogWatch] = field(default_factory=list)
     _worlds: list[Adapters] = field(default_factory=list)
     _snapshots: list[Snapshots] = field(default_factory=list)
@@ -159,6 +161,7 @@ class Beside:
 
     def _settings(self, source: PipelineSource) -> Settings:
         config, connector = source.config, source.connector
+        here = {one.qualifier for one in self.sources.of}
         return Settings(
             pipeline=config.name,
             connector=connector.kind,
@@ -174,7 +177,8 @@ class Beside:
             own_whole=connector.reads_all_rows,
             watch=config.source.watch_interval.total_seconds(),
             qualifier=source.qualifier,
-            every=tuple(one.qualifier for one in self.sources.of),
+            every=tuple(sorted(here | self.every)),
+            speaks=source.qualifier == min(here),
         )
 
     def _world(self, source: PipelineSource, catalog: CatalogWatch) -> Adapters:

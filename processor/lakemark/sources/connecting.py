@@ -74,6 +74,13 @@ class Connecting:
     _known: dict[str, Connected] = field(default_factory=dict)
     _read: dict[str, Connector] = field(default_factory=dict)
 
+    @property
+    def qualifiers(self) -> dict[str, str]:
+        """The qualifiers of all connectors by their names; empty where they are not known."""
+        read = self._read
+        names = [part.name for part in parts_of(self.config)]
+        return {name: read[name].qualifier if name in read else "" for name in names}
+
     def connect(self, checkpoint: Checkpoint, written: Sequence[str]) -> list[Connected]:
         """Return the connectors that can be used, and make the checkpoint agree with them.
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from lakemark.cli import snapshot_view
 from lakemark.snapshot import notifications
+from lakemark.snapshot.listed_connectors import KEY
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
 from lakemark.snapshot.run_tracker import FollowedRun, then
 from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, read
@@ -405,3 +406,15 @@ def test_a_part_that_nobody_answers_is_a_failure_and_the_others_are_shown(severa
     assert result.exit_code == 1
     assert "r1@shop: " in result.output
     assert "no pipeline has answered the signal r1@crm in time" in result.output
+
+
+def test_of_one_that_is_away_the_pipeline_remembers_which_tables_are_its_own(
+    several, folder, kafka
+):
+    """Connect is not asked for it: else its part would be awaited of those that are there."""
+    (folder / "crm.json").write_text("{")
+    kafka.records = {KEY: b'{"crm.json": {"qualifier": "crm"}}'}
+    kafka.answers = [notifications.started(of("crm"), ts_ms=1).value()]
+    result = invoke("snapshot", "start", f"crm.{A}", "--id", "r1", "--output", "json")
+    assert result.exit_code == 0, result.output
+    assert {one["id"] for one in json.loads(result.stdout)} == {"r1@crm"}
