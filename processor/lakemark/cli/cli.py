@@ -337,7 +337,7 @@ def table_rebuild(
     if cancel:
         return _cancelled(table, loaded)
     _require_rebuildable(table, loaded)
-    state = skips.rebuildable(table, _progress_of(table, loaded))
+    state = skips.rebuildable(table, _progress_of(table, loaded, now=True))
     with Cluster(loaded) as cluster:
         places = skips.skipped(state, cluster.end_offsets(state.topics))
     if state.state in skips.STANDING:
@@ -406,7 +406,7 @@ def _may_have_database(table: str, config: Config) -> bool:
 def _cancelled(table: str, config: Config) -> int:
     from lakemark.state import table_skip as skips  # noqa: PLC0415
 
-    skips.require_rebuilding(table, _progress_of(table, config))
+    skips.require_rebuilding(table, _progress_of(table, config, now=True))
     _control(config, "table-rebuild", table, {"cancel": True})
     say(
         f"{table} goes on with the old table from the next batch on, and is snapshotted: what came "
@@ -576,8 +576,17 @@ def _control(
     control.write(config, kind, table, more)
 
 
-def _progress_of(table: str, config: Config) -> bytes:
-    """Return what the pipeline says of a table; for one not seen yet a command would do nothing."""
+def _progress_of(table: str, config: Config, *, now: bool = False) -> bytes:
+    """Return what the pipeline says of a table; for one not seen yet a command would do nothing.
+
+    Args:
+        table: its name.
+        config: says which pipeline.
+        now: the command is carried out only of a table that is read now, and not left out.
+
+    Raises:
+        PipelineError: `unknown-table`, `not-read`.
+    """
     _known_form(table, config)
     from lakemark.kafka.records import read_compacted  # noqa: PLC0415
     from lakemark.state import control  # noqa: PLC0415
@@ -585,8 +594,27 @@ def _progress_of(table: str, config: Config) -> bytes:
 
     control.require(config, config.topics.control)
     kept = read_compacted(config, config.topics.progress)
-    skips.require_known([table], (key.decode(errors="replace") for key in kept))
-    return kept[table.encode()]
+    left = None if table.encode() in kept else _left_out(table, config)
+    if left is None:
+        skips.require_known([table], (key.decode(errors="replace") for key in kept))
+        return kept[table.encode()]
+    why = f"{table} is not read now: its connector is away, or the settings leave it out"
+    if now:
+        hint = "`lakemark status` shows which connectors are away; ask again when it is read"
+        raise PipelineError(why, code="not-read", hint=hint)
+    say(f"{why}. What is asked of it counts from the day on which it is read again.")
+    return left
+
+
+def _left_out(table: str, config: Config) -> bytes | None:
+    """Return what the checkpoint says of a table that is left out; None if it says nothing."""
+    from lakemark.ops.stored_state import newest_state  # noqa: PLC0415
+    from lakemark.state.progress import record_of_left  # noqa: PLC0415
+
+    with suppress(LakemarkError):  # it may be where only the pipeline reaches it
+        state = newest_state(config).state
+        return record_of_left(table, state) if state else None
+    return None
 
 
 def _seen(config: Config) -> set[str]:

@@ -15,6 +15,8 @@
 
 Nothing here asks anybody, so that a batch that is repeated does the same with the same records.
 Whatever a record holds, nothing raises: one that cannot be carried out is left out, and logged.
+A table that is left out (`selection`) is paused, resumed and skipped as any other, for the day on
+which it is taken back.
 """
 
 from collections import Counter
@@ -145,7 +147,7 @@ def carry_out(
             case TableStop(table=table, code=code) if table and code:
                 _stop(state, record, start=start, before=before)
             case TableResume(table=table):
-                if _is_meant(state.tables.get(table), record.code) and tables.resume(state, table):
+                if _is_meant(state.entry_of(table), record.code) and tables.resume(state, table):
                     refresh.again(table)
             case TableSkip():
                 _skip(state, record, refresh)
@@ -180,7 +182,7 @@ def _begin_epoch(
 
 
 def _pause(state: PipelineState, table: str, *, start: Offsets, before: PipelineState) -> None:
-    if table not in state.tables:
+    if state.entry_of(table) is None:
         log.warning("table.not_paused", table=table)
         return
     tables.stop(
@@ -294,8 +296,8 @@ def _read(state: PipelineState, record: TableRead) -> None:
     """Note that rows were read again; a table without rows is known once it was read in full."""
     table, keys = record.table, record.keys
     until = -1 if record.until is None else record.until
-    entry = state.tables.get(table)
-    if entry is None and keys is None and record.until is not None and table not in state.left:
+    entry = state.entry_of(table)
+    if entry is None and keys is None and record.until is not None:
         entry = state.tables[table] = TableState(since_batch=state.batch)
     if entry is not None:
         entry.repair.were_read(until=until, keys=keys)

@@ -89,7 +89,21 @@ def connectors_in(newest: Iterable[bytes]) -> list[str]:
 
 def record_of(table: str, state: PipelineState) -> bytes | None:
     """Return the value of a table's record; None if it has left the pipeline."""
-    entry = state.tables.get(table)
+    return _record(table, state.tables.get(table), state)
+
+
+def record_of_left(table: str, state: PipelineState) -> bytes | None:
+    """Return the value that a table's record would have if it were not left out; None if it is not.
+
+    Args:
+        table: its name.
+        state: of the checkpoint: nothing is said of the table on the topic.
+    """
+    left = state.left.get(table)
+    return _record(table, left.entry if left else None, state)
+
+
+def _record(table: str, entry: TableState | None, state: PipelineState) -> bytes | None:
     if entry is None:
         return None
     told = {"table": table, "batch": state.batch, **stored_form.flat(entry)}

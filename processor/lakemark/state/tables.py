@@ -213,6 +213,11 @@ class PipelineState(LogState, kw_only=True):
         yield from self.tables.items()
         yield from ((name, one.entry) for name, one in self.left.items())
 
+    def entry_of(self, table: str) -> TableState | None:
+        """Return a table's entry, also of one that is left out; None if it is not known."""
+        left = self.left.get(table)
+        return left.entry if left else self.tables.get(table)
+
     def catching_up(self) -> list[str]:
         """Return the tables to be caught up in the next batch."""
         return [t for t, s in self.tables.items() if s.state == CATCHING_UP]
@@ -255,6 +260,8 @@ def stop(
 ) -> None:
     """Take a table out of the stream at the start of this batch; nothing of it is lost.
 
+    One that is left out stands where it stood, and does not go on when it is taken back.
+
     Args:
         state: the state being made.
         table: which table.
@@ -268,8 +275,8 @@ def stop(
         forwarded: the batch's end offsets, if its events may be in the output topic: they are read
             again in one piece, so that a truncate among them sees all of them.
     """
-    entry = state.tables.setdefault(table, TableState())
-    if entry.state == STREAMING:
+    entry = state.entry_of(table) or state.tables.setdefault(table, TableState())
+    if entry.state == STREAMING and table not in state.left:
         entry.progress.hold(entry.topics, start, before.applied, forwarded)
     if entry.state != to or entry.code != code:
         entry.since_batch = state.batch
@@ -293,7 +300,7 @@ def skip(state: PipelineState, table: str, *, upto: object) -> bool:
         False if there is no such table, if it runs, if `upto` is no offsets, or if its source went
         back in time: events of that source would be dropped ever after, which takes a new epoch.
     """
-    entry = state.tables.get(table)
+    entry = state.entry_of(table)
     if entry is None or entry.state not in (PAUSED, ERRORED):
         return False
     if any(topic in state.regressed for topic in entry.topics):
@@ -302,7 +309,8 @@ def skip(state: PipelineState, table: str, *, upto: object) -> bool:
         goals = msgspec.convert(upto, Offsets, str_keys=True)
     except msgspec.ValidationError:
         return False
-    entry.progress.skip({topic: ends for topic, ends in goals.items() if topic in state.offsets})
+    known = state.offsets.keys() | state.left_offsets.keys()
+    entry.progress.skip({topic: ends for topic, ends in goals.items() if topic in known})
     entry.state, entry.code, entry.retried = PAUSED, "skipping", False
     entry.reason = "its events are left out, up to the end of the log as of the command"
     entry.hint = f"it goes on by itself; to apply them after all: lakemark table resume {table}"
@@ -331,7 +339,7 @@ def end_skips(state: PipelineState, start: Offsets) -> list[str]:
 
 def resume(state: PipelineState, table: str) -> bool:
     """Let a paused or errored table catch up; False if there is no such table or it runs."""
-    entry = state.tables.get(table)
+    entry = state.entry_of(table)
     if entry is None or entry.state not in (PAUSED, ERRORED):
         return False
     entry.resume(state.batch)

@@ -41,7 +41,7 @@ class Mall(Shop):
             connector = parse(settings, config=self.config).among_several()
             catalog = self.catalogs[prefix]
             made.append(PipelineSource(self.config, connector, catalog, HandlingModes()))
-        pipeline.sources = Sources(tuple(made))
+        pipeline.sources = self.started = Sources(tuple(made))
         pipeline.schemas.clear()
         pipeline.schemas.update(known)
         pipeline.__post_init__()
@@ -195,6 +195,71 @@ def test_one_that_is_away_is_left_out_and_goes_on_where_it_stopped(mall):
     mall.run()
     assert both(mall) == ({1: "b"}, {1: "b"})
     assert not mall.state.tables[CRM].repair.resnapshot
+
+
+def start(mall, *here):
+    """Start the query again with these connectors alone."""
+    here = here or (*mall.started.of,)
+    topics = {one.connector.topic_start: one.connector.own_topics for one in mall.started.of}
+    away = {start: own for start, own in topics.items() if start not in map(starts, here)}
+    now = mall.state
+    mall.pipeline.sources = Sources(
+        tuple(replace(one, connector=one.connector.leaving(away, (), ())) for one in here)
+    )
+    selection.select(now, mall.pipeline.sources.wanted)
+    mall.checkpoint.save(now)
+
+
+def starts(source):
+    return source.connector.topic_start
+
+
+def test_a_table_is_paused_and_resumed_while_its_connector_is_away(mall):
+    mall.put("c", 1, 1, v="a")
+    mall.crm("c", 1, 1, v="a")
+    mall.run()
+    start(mall, mall.started.of[0])
+    mall.crm("u", 2, 1, v="b")
+    mall.records.append({"type": "table-pause", "table": CRM})
+    mall.put("u", 2, 1, v="b")
+    mall.run({f"shop.{ORDERS}": {0: 2}})
+    assert mall.state.left[CRM].entry.progress.from_offsets == {CRM_TOPIC: {0: 1}}
+    start(mall)
+    mall.read[CRM_TOPIC] = {0: 1}
+    mall.run()
+    assert mall.state.tables[CRM].code == "paused"
+    assert both(mall) == ({1: "b"}, {1: "a"})
+
+    start(mall, mall.started.of[0])
+    mall.records.append({"type": "table-resume", "table": CRM})
+    mall.put("u", 3, 1, v="c")
+    mall.run({f"shop.{ORDERS}": {0: 3}})
+    start(mall)
+    mall.read[CRM_TOPIC] = {0: 2}
+    mall.run()
+    assert both(mall) == ({1: "c"}, {1: "b"})
+    assert not mall.state.tables[CRM].repair.resnapshot
+
+
+def test_a_table_that_is_skipped_while_its_connector_is_away_leaves_its_changes_out(mall):
+    mall.put("c", 1, 1, v="a")
+    mall.crm("c", 1, 1, v="a")
+    mall.run()
+    start(mall, mall.started.of[0])
+    mall.crm("u", 2, 1, v="b")
+    skip = {"type": "table-skip", "table": CRM, "offsets": {CRM_TOPIC: {"0": 2}}}
+    mall.records += [{"type": "table-pause", "table": CRM}, skip]
+    mall.put("u", 2, 1, v="b")
+    mall.run({f"shop.{ORDERS}": {0: 2}})
+    start(mall)
+    mall.read[CRM_TOPIC] = {0: 1}
+    mall.run()
+    assert both(mall) == ({1: "b"}, {1: "a"})
+    mall.crm("u", 3, 1, v="c")
+    mall.run()
+    assert both(mall) == ({1: "b"}, {1: "c"})
+    assert mall.state.tables[CRM].state == tables.STREAMING
+    assert mall.state.tables[CRM].repair.resnapshot
 
 
 def test_runs_of_one_that_is_not_there_are_armed_again_by_itself_alone(mall):
