@@ -5,9 +5,10 @@ as of all commands; 1 also if a letter cannot be replayed or its rows were not r
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
@@ -25,14 +26,18 @@ from lakemark.cli.invocation import (
 )
 from lakemark.cli.presentation import error_console
 from lakemark.cli.signal_exchange import Request, exchange
-from lakemark.errors import PipelineError
+from lakemark.errors import LakemarkError, PipelineError
 from lakemark.ops import dead_letters
 from lakemark.ops.dead_letters import Letter, LetterFilter
 from lakemark.settings.config import Config
 from lakemark.snapshot import fields
 
-if TYPE_CHECKING:
-    from lakemark.ops.replays import Replay  # a slow import
+if TYPE_CHECKING:  # slow imports
+    from lakemark.connectors.connector import Connector
+    from lakemark.connectors.parts import PipelinePart
+    from lakemark.model.schema import TableSchema
+    from lakemark.model.topic_owners import TopicOwners
+    from lakemark.ops.replays import Replay
     from lakemark.snapshot.run_tracker import FollowedRun
 
 _LISTED: Final = 100  # letters: a few screens
@@ -185,8 +190,9 @@ def _planned(config: Config, letters: list[Letter]) -> "Replay":
 
     Raises:
         PipelineError: no database is configured.
-        DependencyError: Connect or the database is away.
+        DependencyError, InvalidConfig: see `_asked`.
     """
+    from lakemark.connectors.registry import database_kind  # noqa: PLC0415
     from lakemark.converters.registry import converter_of  # noqa: PLC0415
     from lakemark.ops import replays  # noqa: PLC0415
 
@@ -200,22 +206,18 @@ def _planned(config: Config, letters: list[Letter]) -> "Replay":
             hint="set database.url and start the pipeline again; else let the rows be written "
             f"again in the source: {', '.join(tables[:5]) or 'see `lakemark dlq ls`'}",
         )
-    from lakemark.connectors import connector as connectors  # noqa: PLC0415
-    from lakemark.connectors.catalogs import catalog_of  # noqa: PLC0415
-    from lakemark.connectors.connector import topic_owners  # noqa: PLC0415
-    from lakemark.connectors.registry import database_kind  # noqa: PLC0415
-    from lakemark.model.handling_modes import HandlingModes  # noqa: PLC0415
-
-    every = [(part, connectors.read(part)) for part in config.parts]
-    owners = topic_owners(connector for _, connector in every)
+    here, away = _asked(config)
+    owners = _owners(config, [one.connector for one in here], away)
+    qualifiers = [one.connector.qualifier for one in here] + [*away]
+    by_owner: dict[str, list[Letter]] = {}
+    for letter in letters:
+        by_owner.setdefault(replays.owner_of(letter, qualifiers, owners), []).append(letter)
     whole = replays.Replay([], [])
-    for part, connector in every:
-        modes = HandlingModes.from_connector(connector.settings)
-        known: dict[str, Any] = catalog_of(part, modes, connector).read(None)
-        schemas = {name: schema for name, schema in known.items() if name in connector.tables}
+    for one in here:
+        connector = one.connector
         found = replays.planned(
-            [letter for letter in letters if owners(letter.topic) == connector.qualifier],
-            schemas,
+            by_owner.get(connector.qualifier, []),
+            one.schemas,
             prefix=connector.topic_prefix,
             converter=converter_of(connector.converter),
             key_texts=database_kind(connector.settings).key_texts,
@@ -223,7 +225,71 @@ def _planned(config: Config, letters: list[Letter]) -> "Replay":
         )
         whole.rereadings.extend(found.rereadings)
         whole.refused.extend(found.refused)
+    for qualifier, error in away.items():
+        whole.refused.extend(replays.refused(by_owner.get(qualifier, []), error))
     return whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    """A connector and the tables that it captures."""
+
+    connector: "Connector"
+    schemas: dict[str, "TableSchema"]
+
+
+def _asked(config: Config) -> tuple[list[_Captured], dict[str, LakemarkError]]:
+    """Return the connectors with their tables, and why some of several cannot be asked.
+
+    The others are there by their qualifiers, as the pipeline remembers them; else by their names.
+
+    Raises:
+        DependencyError: Connect or the database is away, of all of them.
+        InvalidConfig: none of them can be used.
+    """
+    from lakemark.connectors.parts import parts_of  # noqa: PLC0415
+    from lakemark.kafka.records import read_compacted  # noqa: PLC0415
+    from lakemark.snapshot import listed_connectors  # noqa: PLC0415
+
+    here, away = list[_Captured](), dict[str, LakemarkError]()
+    for part in parts_of(config):
+        try:
+            here.append(_captured(part))
+        except LakemarkError as error:
+            away[part.name] = error
+    if not here:
+        raise next(iter(away.values()))
+    listed = {}
+    if away:
+        listed = listed_connectors.remembered(read_compacted(config, config.topics.progress))
+    return here, {
+        (listed[name].qualifier if name in listed else "") or name: error
+        for name, error in away.items()
+    }
+
+
+def _captured(part: "PipelinePart") -> _Captured:
+    from lakemark.connectors.catalogs import catalog_of  # noqa: PLC0415
+    from lakemark.model.handling_modes import HandlingModes  # noqa: PLC0415
+
+    connector = part.read()
+    modes = HandlingModes.from_connector(connector.settings)
+    try:
+        known = catalog_of(part.config, modes, connector).read(None)
+    except LakemarkError as error:
+        raise part.error(error) from error
+    schemas = {name: schema for name, schema in known.items() if name in connector.tables}
+    return _Captured(connector, schemas)
+
+
+def _owners(config: Config, here: Sequence["Connector"], away: Iterable[str]) -> "TopicOwners":
+    """Return the connectors of topics, with those of which only the topic prefix is known."""
+    from lakemark.connectors.connector import topic_owners, usual_topics  # noqa: PLC0415
+    from lakemark.model.topic_owners import TopicOwners  # noqa: PLC0415
+
+    if not config.several:
+        return topic_owners(here)
+    return TopicOwners.of([*topic_owners(here).several, *map(usual_topics, away)])
 
 
 def _begin(since: str | None) -> datetime | None:

@@ -252,6 +252,12 @@ def topic_owners(connectors: Iterable[Connector]) -> TopicOwners:
     )
 
 
+def usual_topics(prefix: str) -> OwnTopics:
+    """Return the topics of a connector of which nothing but its topic prefix is known."""
+    start = topic_safe(f"{prefix}.")
+    return OwnTopics(prefix, start, rf"{quoted(start)}[^.]+\..+")
+
+
 def read(config: Config, *, attempts: int = ATTEMPTS) -> Connector:
     """The connector from Connect or from its file.
 

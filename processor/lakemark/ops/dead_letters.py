@@ -52,7 +52,8 @@ class Letter:
         """Say whether the letter is of this table, as far as that can be known."""
         if self.named:
             return self.named == table
-        return self.table == table or self.topic.endswith(f".{topic_safe(plain_of(table))}")
+        named = topic_safe(plain_of(table))  # of several connectors with the topic prefix
+        return self.table == table or f".{self.topic}".endswith(f".{named}")
 
     def without_value(self) -> "Letter":
         """Return the same letter without the bytes of its value, which take memory."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lakemark.converters.converter import Converter
-from lakemark.errors import TableError
+from lakemark.errors import LakemarkError, TableError
 from lakemark.model.columns import Column
 from lakemark.model.schema import TableSchema
+from lakemark.model.topic_owners import TopicOwners
 from lakemark.ops.dead_letters import Letter
 from lakemark.settings.names import quoted, topic_safe
 from lakemark.settings.table_id import plain_of, unqualified
@@ -102,6 +103,26 @@ def planned(
         else:
             _sort(table_letters, schema, table, replay, converter=converter, key_texts=key_texts)
     return replay
+
+
+def refused(letters: Iterable[Letter], error: LakemarkError) -> list[Refused]:
+    """Return letters whose connector is away, as refused for that reason."""
+    return [
+        Refused(letter.id, letter.table, error.code, error.message, error.hint)
+        for letter in letters
+    ]
+
+
+def owner_of(letter: Letter, qualifiers: Iterable[str], owners: TopicOwners) -> str:
+    """Return the connector of a letter, by its table if its record named one, else by its topic.
+
+    Args:
+        letter: the letter.
+        qualifiers: of the connectors; an empty one for the only one.
+        owners: of topics.
+    """
+    named = (one for one in qualifiers if unqualified(one, letter.named) is not None)
+    return next(named, None) or owners(letter.topic)
 
 
 def _sort(

@@ -20,14 +20,13 @@ from typing import Final
 import structlog
 
 from lakemark.connectors.catalogs import catalog_of
-from lakemark.connectors.connector import Connector
+from lakemark.connectors.connector import Connector, usual_topics
 from lakemark.connectors.parts import PipelinePart, parts_of, shared_prefixes
 from lakemark.errors import DependencyError, LakemarkError, PipelineError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
 from lakemark.settings.layers import InvalidConfig
-from lakemark.settings.names import quoted, topic_safe
 from lakemark.sources.source_set import PipelineSource
 from lakemark.state import encoding
 from lakemark.state.checkpoint import Checkpoint
@@ -122,10 +121,10 @@ class Connecting:
             here: the qualifiers of those that are.
             known: of all that were ever read.
         """
-        found = {f"{topic_safe(one)}.": rf"{quoted(topic_safe(one))}\.[^.]+\..+" for one in known}
+        found = {own.start: own.pattern for own in map(usual_topics, known)}
         found |= {one.topic_start: one.own_topics for one in self._read.values()}
         starts = {one.topic_start for one in self._read.values() if one.qualifier in here}
-        starts |= {f"{topic_safe(one)}." for one in here}
+        starts |= {usual_topics(one).start for one in here}
         return {start: own for start, own in found.items() if start not in starts}
 
     def _connected(

@@ -7,13 +7,19 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from lakemark.connectors import catalogs
+from lakemark.errors import DependencyError
 from lakemark.model.decoding import DeadLetter
 from lakemark.sink.output import dead_letter
 from lakemark.snapshot import notifications
+from lakemark.snapshot.listed_connectors import KEY
 from lakemark.snapshot.notifications import Progress, Subject
+from lakemark.snapshot.signal_parts import own_id
 from tests.kit.command_line import SMALL, invoke
+from tests.kit.connector_settings import POSTGRES
+from tests.kit.memory_pipeline import MemoryCatalog
 from tests.kit.shop import ITEMS, ORDERS, schema_of
 
 SECRET = "cell-value-4711"
@@ -23,10 +29,14 @@ def ago(minutes):
     return int((time.time() - minutes * 60) * 1000)
 
 
-def record(offset, *, key=None, value=None, table=ORDERS, reason="invalid-json", minutes=60):
+def record(
+    offset, *, key=None, value=None, table=ORDERS, reason="invalid-json", minutes=60, topic=""
+):
     key = json.dumps({"id": offset}).encode() if key is None else key
     value = f'{{"v": "{SECRET}", '.encode() if value is None else value
-    written = DeadLetter(f"shop.{table}", 0, offset, reason, "byte 3", key or None, value, "")
+    named = table if topic else ""
+    topic = topic or f"shop.{table}"
+    written = DeadLetter(topic, 0, offset, reason, "byte 3", key or None, value, named)
     headers = dead_letter.headers(written)
     return SimpleNamespace(key=written.key, value=value, headers=headers, timestamp_ms=ago(minutes))
 
@@ -189,11 +199,11 @@ def test_show_of_what_is_not_there(folder, letters):
 # --- replay -------------------------------------------------------------------------------------
 
 
-def answered(last, *, at=-1):
+def answered(last, *, at=-1, connector=""):
     """A notification for the signal that was sent last."""
 
     def answer(published):
-        run = Subject(json.loads(published[at][2])["id"], "shop", (ORDERS,))
+        run = Subject(own_id(json.loads(published[at][2])["id"], connector), "shop", (ORDERS,))
         full = Progress(chunks=1, total_chunks=1, rows=1, seconds=1)
         if last == "STARTED":
             return notifications.started(run, ts_ms=1).value()
@@ -265,6 +275,75 @@ def test_a_dry_run_sends_nothing(folder, letters, output):
     else:
         assert f"{ORDERS}: 1 row would be read again for 1 dead letter," in result.stdout
         assert "cannot be replayed" in result.stdout
+
+
+class OfTheirOwn(SimpleNamespace):
+    """The databases of two connectors, each with its orders, of which some do not answer."""
+
+    def catalog_of(self, config, modes, connector):
+        table = f"{connector.qualifier}.{ORDERS}"
+        found = MemoryCatalog({table: schema_of(table, id="int8", v="text")})
+        found.away = self.away.get(connector.qualifier)
+        return found
+
+
+@pytest.fixture
+def several(folder, letters, monkeypatch):
+    entries = []
+    for name in ("shop", "crm"):
+        (folder / f"{name}.json").write_text(json.dumps({**POSTGRES, "topic.prefix": name}))
+        database = {"url": "postgresql://u@h/d"}
+        entries.append({"connector_file": f"{name}.json", "database": database})
+    config = yaml.safe_load((folder / "lakemark.yaml").read_text())
+    config.pop("database")
+    config["source"] = {"connectors": entries}
+    (folder / "lakemark.yaml").write_text(yaml.safe_dump(config))
+    letters.letters = [
+        record(7, table=f"{name}.{ORDERS}", topic=f"{name}.{ORDERS}") for name in ("shop", "crm")
+    ]
+    letters.answers = [answered("STARTED", connector="shop")]
+    databases = OfTheirOwn(away={})
+    monkeypatch.setattr(catalogs, "catalog_of", databases.catalog_of)
+    return databases
+
+
+AWAY = DependencyError("it does not answer", code="database-unavailable", hint="start it")
+
+
+@pytest.mark.parametrize("where", ["database", "Connect"])
+def test_letters_of_one_that_is_away_are_named_and_the_others_are_replayed(
+    several, folder, letters, where
+):
+    if where == "database":
+        several.away["crm"] = AWAY
+    else:
+        (folder / "crm.json").write_text("{")
+        letters.records = {KEY: b'{"crm.json": {"qualifier": "crm"}}'}
+    result = invoke("dlq", "replay", "--all", "-o", "json")
+    assert result.exit_code == 1
+    shown = json.loads(result.stdout)
+    assert [one["table"] for one in shown["tables"]] == [f"shop.{ORDERS}"]
+    ((refused, table, code),) = ((o["id"], o["table"], o["code"]) for o in shown["refused"])
+    assert (refused, table) == (f"crm.{ORDERS}-0-7", f"crm.{ORDERS}")
+    assert code == ("database-unavailable" if where == "database" else "configuration")
+    assert "connector crm.json" in shown["refused"][0]["reason"]
+    assert len(sent(letters)) == 1
+
+
+def test_without_any_connector_there_is_no_replay(several, letters):
+    several.away |= {"shop": AWAY, "crm": AWAY}
+    result = invoke("dlq", "replay", "--all")
+    assert result.exit_code != 0
+    assert "database-unavailable" in result.stderr
+    assert letters.published == []
+
+
+def test_letters_whose_record_named_no_table_are_found_by_the_name_of_its_topic(several, letters):
+    letters.letters = [record(7, table="", topic=f"crm.{ORDERS}")]
+    letters.answers = [answered("STARTED", connector="crm")]
+    result = invoke("dlq", "replay", "--table", f"crm.{ORDERS}")
+    assert result.exit_code == 0, result.output
+    assert sent(letters) == [{"data-collections": [r"crm\.public\.orders"], "keys": [["7"]]}]
 
 
 def test_without_a_database_there_is_no_replay(folder, letters):
