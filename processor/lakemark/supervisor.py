@@ -184,7 +184,7 @@ class Supervisor:
             self._queries(pipeline)
 
     def _queries(self, pipeline: Pipeline) -> None:
-        armed = bool(pipeline.sources.runs(self.state.runs))
+        armed = bool(self.sources.runs(self.state.runs))
         self.starting.step("query")
         while not self.stopping.is_set():
             query = pipeline.start(armed=armed, once=self.once)
