@@ -82,7 +82,7 @@ class Supervisor:
         self.takeover = Takeover(config.name, self.turn, self.stopping, once=once)
         self.sources = Sources(())
         self.connecting = Connecting(config)
-        self.absent = Absent([], lambda _: None)
+        self.absent = Absent({})
         self.every: frozenset[str] = frozenset()
         self.stands_by = True  # until the checkpoint is this process's own
         self.streamed = False

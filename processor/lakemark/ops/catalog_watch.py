@@ -311,6 +311,8 @@ def _may_stop(table: str, state: PipelineState) -> bool:
 class CatalogWatch:
     """Looks at the catalog; one thread at a time.
 
+    Its event `looked` is set when the first look is over, whatever came of it.
+
     Args:
         config: says where the database is.
         connector: as it is configured.
@@ -329,6 +331,7 @@ class CatalogWatch:
     ) -> None:
         self._config, self._connector, self._store = config, connector, store
         self._state, self._tell = state, tell
+        self.looked = threading.Event()
         self._told = CatalogNow()
         self._standing: set[tuple[str, str, str]] | None = None
         self._tables: frozenset[str] = frozenset()
@@ -607,14 +610,16 @@ class CatalogWatch:
 
     @contextmanager
     def running(self) -> Iterator["CatalogWatch"]:
-        """Look now, and then every `source.watch_interval` while the block runs."""
+        """Look now, and then every `source.watch_interval` while the block runs, in a thread."""
         if self._config.database is None:
+            self.looked.set()
             yield self
             return
         stopping = threading.Event()
-        self.try_to_look()
 
         def keep_looking() -> None:
+            self.try_to_look()
+            self.looked.set()
             interval = self._config.source.watch_interval.total_seconds()
             while not stopping.wait(min(AT_MOST_EVERY_S, interval)):
                 self._soon.wait(max(0.0, interval - AT_MOST_EVERY_S))

@@ -1,8 +1,9 @@
-"""A question to somebody who may never answer, with a deadline."""
+"""Questions to somebody who may never answer, with a deadline."""
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Generic, TypeVar
 
 from lakemark.errors import DependencyError, LakemarkError
@@ -41,14 +42,54 @@ class Question(Generic[T]):
         except LakemarkError:
             raise
         except TimeoutError as error:
-            raise DependencyError(
-                f"{self._whom} did not answer everything within {deadline_s:.0f} s",
-                code="no-answer",
-                hint="see whether it hangs, and what the network does",
-            ) from error
+            raise self.late(deadline_s) from error
         except Exception as error:
             raise LakemarkError(
                 f"{self._whom} could not be examined: {type(error).__name__}: {foreign(error)}",
                 code="unexpected",
                 hint="please report it, with `lakemark version`",
             ) from error
+
+    @property
+    def answer(self) -> Future[T]:
+        """The answer, or what went wrong, once it is there."""
+        return self._answer
+
+    def late(self, waited_s: float) -> DependencyError:
+        """Return the error that there is no answer after so many seconds."""
+        return DependencyError(
+            f"{self._whom} did not answer everything within {waited_s:.0f} s",
+            code="no-answer",
+            hint="see whether it hangs, and what the network does",
+        )
+
+
+def answers(
+    questions: Mapping[str, Question[T]], *, longer_s: float, has_one: bool = False
+) -> dict[str, T | LakemarkError]:
+    """Return the answer to each of several questions, or the error in its place; never raise.
+
+    The first answer that is none of an error is waited for, however long that takes; the others
+    are late `longer_s` after it.
+
+    Args:
+        questions: by name.
+        longer_s: seconds.
+        has_one: there is such an answer already: all of these are the others.
+    """
+    begun = time.monotonic()
+    waiting = {one.answer for one in questions.values()}
+    while waiting and not has_one:
+        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+        has_one = any(answer.exception() is None for answer in done)
+    wait(waiting, timeout=longer_s)
+    found: dict[str, T | LakemarkError] = {}
+    for name, one in questions.items():
+        if not one.answer.done():
+            found[name] = one.late(time.monotonic() - begun)
+            continue
+        try:
+            found[name] = one.result(0)
+        except LakemarkError as error:
+            found[name] = error
+    return found

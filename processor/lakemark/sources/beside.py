@@ -10,12 +10,15 @@
 Each connector has its own of each: who is away is waited for by nobody else.
 """
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from lakemark.connectors.catalog_changes import Cascades
 from lakemark.model.schema import TableSchema
@@ -30,6 +33,7 @@ from lakemark.snapshot.adapters import Adapters, ChunkRunner
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.snapshot_state import Settings
 from lakemark.snapshot.snapshots import Snapshots
+from lakemark.sources.connecting import ANSWER_S
 from lakemark.sources.source_set import PipelineSource, Sources
 from lakemark.state.advance import News
 from lakemark.state.checkpoint import Checkpoint
@@ -37,6 +41,7 @@ from lakemark.state.connector_drift import Watch
 from lakemark.state.encoding import Forms
 from lakemark.state.tables import PipelineState
 
+_STOP_S: Final = 0.2  # so soon a stop is noticed
 _Found = TypeVar("_Found")
 
 
@@ -76,9 +81,10 @@ class Beside:
             )
 
     def look_once(self) -> None:
-        """Look at every catalog."""
-        for catalog in self._catalogs:
-            catalog.try_to_look()
+        """Look at every catalog, at all of them at once."""
+        with ThreadPoolExecutor(len(self._catalogs)) as looks:
+            for _ in looks.map(CatalogWatch.try_to_look, self._catalogs):
+                pass
 
     @contextmanager
     def running(self, stopping: threading.Event) -> Iterator["Beside"]:
@@ -96,10 +102,19 @@ class Beside:
                 watch = Watch(source.config, source.connector, self.forms)
                 self._watches.append(stack.enter_context(watch.running()))
                 stack.enter_context(catalog.running())
+            self._wait_for_looks(stopping)
             for source, catalog in beside:
                 self._snapshots.append(stack.enter_context(self._coordinator(source, catalog)))
             stack.callback(self._end_snapshots)
             yield self
+
+    def _wait_for_looks(self, stopping: threading.Event) -> None:
+        """Wait for the first look at every catalog; of several no longer than `ANSWER_S`."""
+        until = time.monotonic() + (ANSWER_S if self.sources.several else math.inf)
+        for catalog in self._catalogs:
+            while not catalog.looked.wait(_STOP_S):
+                if stopping.is_set() or time.monotonic() > until:
+                    break
 
     def _end_snapshots(self) -> None:
         """Have all coordinators end at once: each may wait for its database for a while."""

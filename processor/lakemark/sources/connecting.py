@@ -1,11 +1,12 @@
 """The connectors of a pipeline, asked for when its query starts.
 
-A pipeline with one connector waits until it can be used. Of several each is for itself: one that
-cannot be used leaves its topics and tables out, as if the configuration did not name them
-(`state.selection`), and is asked for again; the others do not wait for it. When it is there, the
-query is started again with it, and its tables go on from where they stopped. A connector that this
-process has used goes on as it was known last, unless its settings are others now: its watch would
-have the query started again and again.
+A pipeline with one connector waits until it can be used. Of several each is for itself, and all are
+asked at once: one that cannot be used, or answers later than `ANSWER_S` after the first of them,
+leaves its topics and tables out, as if the configuration did not name them (`state.selection`), and
+is asked for again; the others do not wait for it. When it is there, the query is started again with
+the answer that it gave, however long that took, and its tables go on from where they stopped. A
+connector that this process has used goes on as it was known last, unless its settings are others
+now: its watch would have the query started again and again.
 
 The topics of one that is away are read for nobody, also where another's names begin likewise
 (`shop` and `shop.eu`): by its settings, or as the checkpoint knows its topic prefix.
@@ -15,16 +16,20 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import structlog
 
 from lakemark.connectors.catalogs import catalog_of
+from lakemark.connectors.connect_rest import ATTEMPTS
 from lakemark.connectors.connector import Connector, usual_topics
 from lakemark.connectors.parts import PipelinePart, parts_of, shared_prefixes
 from lakemark.errors import DependencyError, LakemarkError, PipelineError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
+from lakemark.ops import question
+from lakemark.ops.question import Question
 from lakemark.settings.config import Config
 from lakemark.settings.layers import InvalidConfig
 from lakemark.sources.source_set import PipelineSource
@@ -35,6 +40,9 @@ from lakemark.state.connector_drift import ChangedError, agree, require_source
 log = structlog.get_logger(__name__)
 
 EVERY_S: Final = 15.0
+ANSWER_S: Final = 15.0
+"""How long the others are waited for. A refused connection to Connect takes 3.5 s with all its
+attempts, a rebalance of its workers some seconds; one that hangs would take 44 s."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,7 @@ class Connecting:
 
     config: Config
     away: dict[str, LakemarkError] = field(default_factory=dict)
+    _absent: "Absent | None" = None
     _known: dict[str, Connected] = field(default_factory=dict)
     _read: dict[str, Connector] = field(default_factory=dict)
 
@@ -93,10 +102,13 @@ class Connecting:
                 says it.
         """
         _require_form(checkpoint, several=self.config.several)
+        parts = parts_of(self.config)
+        answers = self._answers(parts, written)
         self.away, found = {}, dict[str, Connected]()
-        for part in parts_of(self.config):
+        for part in parts:
             try:
-                found[part.name] = self._connected(part, checkpoint, written, found.values())
+                answer = answers[part.name]
+                found[part.name] = self._accepted(part, answer, checkpoint, found.values())
             except LakemarkError as error:
                 if not self.config.several:
                     raise
@@ -127,16 +139,39 @@ class Connecting:
         starts |= {usual_topics(one).start for one in here}
         return {start: own for start, own in found.items() if start not in starts}
 
-    def _connected(
+    def _answers(
+        self, parts: Sequence[PipelinePart], written: Sequence[str]
+    ) -> dict[str, Connected | LakemarkError]:
+        """Ask all of them at once, but for those that have just said that they are back."""
+        if not self.config.several:
+            return {part.name: self._ask(part, written) for part in parts}
+        back = dict(self._absent.back) if self._absent else {}
+        self._absent = None
+        questions = {
+            part.name: Question(f"the connector {part.name}", partial(self._ask, part, written))
+            for part in parts
+            if part.name not in back
+        }
+        return back | question.answers(questions, longer_s=ANSWER_S, has_one=bool(back))
+
+    def _ask(
+        self, part: PipelinePart, written: Sequence[str], *, attempts: int = ATTEMPTS
+    ) -> Connected:
+        """Ask Connect and the database; from any thread."""
+        connector = self._read[part.name] = part.read(attempts=attempts)
+        return _usable(part, connector, written)
+
+    def _accepted(
         self,
         part: PipelinePart,
+        answer: Connected | LakemarkError,
         checkpoint: Checkpoint,
-        written: Sequence[str],
         others: Iterable[Connected],
     ) -> Connected:
         try:
-            connector = self._read[part.name] = part.read()
-            found = _usable(part, connector, checkpoint, written, others)
+            if isinstance(answer, LakemarkError):
+                raise answer
+            found = _fitting(answer, checkpoint, others)
             agree(part.config, checkpoint, found.source.connector)
         except DependencyError:
             known, newest = self._known.get(part.name), self._read.get(part.name)
@@ -157,80 +192,76 @@ class Connecting:
             written: likewise.
             here: the others.
         """
-        return Absent(
-            [part for part in parts_of(self.config) if part.name in self.away],
-            lambda part: _usable(part, part.read(attempts=1), checkpoint, written, here),
-        )
+
+        def asking(part: PipelinePart) -> Callable[[], Connected]:
+            return lambda: _fitting(self._ask(part, written, attempts=1), checkpoint, here)
+
+        away = (part for part in parts_of(self.config) if part.name in self.away)
+        self._absent = Absent({part.name: asking(part) for part in away})
+        return self._absent
 
 
 class Absent:
-    """Asks for connectors that could not be used, in a thread of its own: answers take long.
+    """Asks for connectors that could not be used, in a thread for each: answers take long.
 
     Attributes:
-        back: the name of one that can be used now; empty as long as there is none.
+        back: those that can be used now, by their names.
     """
 
     def __init__(
         self,
-        parts: Sequence[PipelinePart],
-        require: Callable[[PipelinePart], object],
+        questions: Mapping[str, Callable[[], Connected]],
         *,
         every_s: float | None = None,
     ) -> None:
         """Note who is away.
 
         Args:
-            parts: of the configuration.
-            require: raises `LakemarkError` if a connector still cannot be used.
+            questions: by their names; each raises `LakemarkError` if it still cannot be used.
             every_s: seconds between two questions; None = `EVERY_S`.
         """
-        self._parts, self._require = parts, require
+        self._questions = questions
         self._every_s = EVERY_S if every_s is None else every_s
         self._over = threading.Event()
-        self.back = ""
+        self.back: dict[str, Connected] = {}
 
     def require_absent(self) -> None:
         """Raise `ChangedError` once one of them can be used."""
         if self.back:
-            log.info("connector.back", connector=self.back)
+            log.info("connector.back", connector=", ".join([*self.back]))
             raise ChangedError
 
     @contextmanager
     def running(self) -> Iterator["Absent"]:
-        """Ask every 15 s while the block runs, if there is anybody to ask for."""
-        if self._parts:
-            threading.Thread(target=self._run, name="absent", daemon=True).start()
+        """Ask for each every 15 s while the block runs."""
+        for name, ask in self._questions.items():
+            asking = threading.Thread(
+                target=self._run, args=(name, ask), name="absent", daemon=True
+            )
+            asking.start()
         try:
             yield self
         finally:
             self._over.set()
 
-    def _run(self) -> None:
-        while not self.back and not self._over.wait(self._every_s):
-            for part in self._parts:
-                try:
-                    self._require(part)
-                except LakemarkError as error:
-                    log.debug("connector.still_away", code=error.code, reason=error.message)
-                except Exception:
-                    log.exception("connector.internal_error", retried=True)
-                else:
-                    self.back = part.name
+    def _run(self, name: str, ask: Callable[[], Connected]) -> None:
+        while not self._over.wait(self._every_s):
+            try:
+                self.back[name] = ask()
+            except LakemarkError as error:
+                log.debug("connector.still_away", code=error.code, reason=error.message)
+            except Exception:
+                log.exception("connector.internal_error", retried=True)
+            else:
+                return
 
 
-def _usable(
-    part: PipelinePart,
-    connector: Connector,
-    checkpoint: Checkpoint,
-    written: Sequence[str],
-    others: Iterable[Connected],
-) -> Connected:
+def _usable(part: PipelinePart, connector: Connector, written: Sequence[str]) -> Connected:
     """Ask the database of a connector for its tables.
 
     Raises:
         DependencyError: it does not answer.
         InvalidConfig: the connector cannot be used.
-        PipelineError: it is that of another source than before.
     """
     connector = connector.having_written(written)
     connector.require()
@@ -243,9 +274,19 @@ def _usable(
     tables = catalog.read(None)
     captured = {table: schema for table, schema in tables.items() if table in connector.tables}
     connector.require_visible([t for t in catalog.tables() if t in connector.chosen])
-    _require_own_prefix(part, connector, others)
-    require_source(checkpoint, connector)
     return Connected(PipelineSource(part.config, connector, catalog, modes), captured, part)
+
+
+def _fitting(answer: Connected, checkpoint: Checkpoint, others: Iterable[Connected]) -> Connected:
+    """Return a connector that fits the others and the checkpoint.
+
+    Raises:
+        InvalidConfig: another one has its topic prefix.
+        PipelineError: it is that of another source than before.
+    """
+    _require_own_prefix(answer.part, answer.source.connector, others)
+    require_source(checkpoint, answer.source.connector)
+    return answer
 
 
 def _require_own_prefix(

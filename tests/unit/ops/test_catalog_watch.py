@@ -219,7 +219,8 @@ def test_events_of_another_form_bring_the_next_look_at_once(looks, soon, monkeyp
     monkeypatch.setattr(catalog_watch, "AT_MOST_EVERY_S", 0.001)
     looked = threading.Event()
     watch = looks.watch()
-    with watch.running():  # has looked
+    with watch.running():
+        assert watch.looked.wait(10)
         monkeypatch.setattr(watch, "try_to_look", looked.set)
         if soon:
             watch.look_soon()

@@ -105,8 +105,9 @@ def watch():
 
 @contextmanager
 def absent():
-    asking = connecting.Absent(parts_of(config()), lambda part: part.read(), every_s=0.001)
-    with running(asking._run) as thread:
+    (part,) = parts_of(config())
+    asking = connecting.Absent({}, every_s=0.001)
+    with running(lambda: asking._run("shop", part.read)) as thread:
         yield thread
         asking._over.set()
         thread.join(WITHIN_S)

@@ -1,6 +1,7 @@
 """Who can be used at a start, and who is asked for again."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ class Site:
     """Connectors by files, each with a catalog that may be away."""
 
     def __init__(self, folder: Path, monkeypatch) -> None:
-        self.folder, self.away = folder, {}
+        self.folder, self.away, self.meets = folder, {}, {}
         monkeypatch.setattr(connecting, "catalog_of", lambda config, modes, c: self.catalog(c))
         monkeypatch.setattr(connector_drift, "catalog_of", lambda *_: MemoryCatalog({}))
         self.checkpoint = KeptOfEach()
@@ -47,6 +48,7 @@ class Site:
         name = f"{connector.qualifier}.{ORDERS}" if connector.qualifier else ORDERS
         found = MemoryCatalog({name: schema_of(name, id="int8")})
         found.away, found.tables = self.away.get(connector.topic_prefix), lambda: [name]
+        self.meets.get(connector.topic_prefix, lambda: None)()
         return found
 
     def config(self, **prefixes: str) -> Config:
@@ -124,9 +126,9 @@ def test_a_connector_of_another_source_than_before_is_its_own_matter(site):
     (why,) = made.away.values()
     assert isinstance(why, PipelineError)
     assert why.code == "connector-changed"
-    absent = made.absent(site.checkpoint, [], [])
+    (ask,) = made.absent(site.checkpoint, [], [])._questions.values()
     with pytest.raises(PipelineError):
-        absent._require(absent._parts[0])
+        ask()
 
 
 def test_who_is_away_is_asked_for_until_it_can_be_used(site, monkeypatch):
@@ -142,6 +144,59 @@ def test_who_is_away_is_asked_for_until_it_can_be_used(site, monkeypatch):
         absent.require_absent()
         site.away.clear()
         wait_for(lambda: absent.back, 20, "it to be back")
-    assert absent.back == "crm.json"
+    assert absent.back.keys() == {"crm.json"}
     with pytest.raises(ChangedError):
         absent.require_absent()
+
+
+def test_all_are_asked_at_once(site):
+    """Each is answered only when the other has been asked, too."""
+    both = threading.Barrier(2)
+    site.meets = dict.fromkeys(("shop", "crm"), lambda: both.wait(20))
+    assert site.connect(Connecting(site.config(shop="shop", crm="crm"))) == ["shop", "crm"]
+
+
+def test_one_that_does_not_answer_is_not_waited_for_and_comes_back_with_its_answer(
+    site, monkeypatch
+):
+    """Also where it takes longer than a start waits for it: else it would never be there."""
+    monkeypatch.setattr(connecting, "ANSWER_S", 0.05)
+    monkeypatch.setattr(connecting, "EVERY_S", 0.01)
+    answers = threading.Semaphore(0)
+    site.meets["crm"] = lambda: answers.acquire(timeout=20)
+    made = Connecting(site.config(shop="shop", crm="crm"))
+    here = made.connect(site.checkpoint, [])
+    assert [one.source.qualifier for one in here] == ["shop"]
+    assert made.away["crm.json"].code == "no-answer"
+    absent = made.absent(site.checkpoint, [], here)
+    with absent.running():
+        answers.release(2)  # to the start's question, which is over, and to the one since
+        wait_for(lambda: absent.back, 20, "it to be back")
+    assert site.connect(made) == ["shop", "crm"], "without another question"
+
+
+def test_the_first_answer_is_waited_for_however_long_it_takes(site, monkeypatch):
+    monkeypatch.setattr(connecting, "ANSWER_S", 0.0)
+    asked = threading.Semaphore(0)
+    site.meets["shop"] = site.meets["crm"] = asked.acquire
+    site.away["crm"] = AWAY
+    found = []
+    starting = threading.Thread(
+        target=lambda: found.extend(site.connect(Connecting(site.config(shop="shop", crm="crm"))))
+    )
+    starting.start()
+    starting.join(0.1)
+    assert starting.is_alive()
+    asked.release(2)
+    starting.join(20)
+    assert found == ["shop"]
+
+
+def test_a_defect_that_one_meets_is_its_own_matter(site):
+    def defect():
+        raise ZeroDivisionError
+
+    site.meets["crm"] = defect
+    made = Connecting(site.config(shop="shop", crm="crm"))
+    assert site.connect(made) == ["shop"]
+    assert "ZeroDivisionError" in made.away["crm.json"].message
