@@ -230,7 +230,11 @@ class Supervisor:
         forms = agree_on_columns(config, checkpoint, captured)
         self.absent = self.connecting.absent(checkpoint, written, connected)
         self.starting.step("offsets")
-        self.state = recovery.go_over(config, checkpoint, sources.wanted, sources.topic_patterns)
+        begin = {one.source.qualifier for one in connected if one.begins}
+        self.state = recovery.go_over(
+            config, checkpoint, sources.wanted, sources.topic_patterns,
+            begins=lambda topic: sources.owners(topic) in begin,
+        )  # fmt: skip
         self.board.began(self.state)
         signals = {one.source.connector.signal_table for one in connected}
         self.captured = tuple(sorted(set(captured) - signals))

@@ -53,11 +53,13 @@ class Connected:
         source: it, as the batches need it.
         captured: the tables that it captures, by the catalog.
         part: its part of the configuration.
+        begins: whether it is one of several that the checkpoint has never read.
     """
 
     source: PipelineSource
     captured: dict[str, TableSchema]
     part: PipelinePart
+    begins: bool = False
 
     def leaving(self, away: Mapping[str, str], others: Iterable[Connector]) -> "Connected":
         """See `Connector.leaving`."""
@@ -172,7 +174,10 @@ class Connecting:
             if isinstance(answer, LakemarkError):
                 raise answer
             found = _fitting(answer, checkpoint, others)
-            agree(part.config, checkpoint, found.source.connector)
+            connector = found.source.connector
+            begins = self.config.several and checkpoint.decoding(connector.qualifier) is None
+            agree(part.config, checkpoint, connector)
+            found = replace(found, begins=begins)
         except DependencyError:
             known, newest = self._known.get(part.name), self._read.get(part.name)
             if known is None or newest is None or not self.config.several:

@@ -13,7 +13,7 @@ A new checkpoint begins at the end of the control topic: the records there were 
 checkpoint that is no more. `control_records.first_state` keeps some of their effects.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,7 +44,12 @@ SHOWN: Final = 3  # reasons in one message
 
 
 def go_over(
-    config: Config, checkpoint: Checkpoint, wanted: Wanted, patterns: Sequence[str]
+    config: Config,
+    checkpoint: Checkpoint,
+    wanted: Wanted,
+    patterns: Sequence[str],
+    *,
+    begins: Callable[[str], bool] = lambda _: False,
 ) -> PipelineState:
     """Find gaps before the query starts, and go over those that may be; see the table above.
 
@@ -55,6 +60,8 @@ def go_over(
         checkpoint: of the pipeline.
         wanted: the topics and tables that are named.
         patterns: Java regular expressions of the topics that are read.
+        begins: says of a topic whether it is of a connector that the checkpoint has never read:
+            then it begins as `stream.starting` says, though the query goes on.
 
     Returns:
         The state to go on from: the topics with gaps begin again at their first offset.
@@ -76,6 +83,7 @@ def go_over(
         begun = {} if planned else checkpoint.begun()
         asked = {*state.offsets, *own, *begun, *(late if planned else ())}
         held = _held(cluster, sorted(asked))
+        ends = _ends(config, filter(begins, late), held) if planned else {}
         found = data_loss.gaps(state, known, held)
         own_found = data_loss.own_gaps(own, known, held)
         if found or own_found:
@@ -90,13 +98,14 @@ def go_over(
             hint=f"empty {config.checkpoint} and start again; then, for the rows from before: "
             "lakemark snapshot start '.*'",
         )
-    work = _Work(wanted, changed, found, own_found, held, names.control)
-    topics = work.topics(state, _begins_late(state, late, held) if planned else {})
+    work = _Work(wanted, changed, found, own_found, held, names.control, ends)
+    topics = work.topics(state, _begins_late(state, late, held) | ends if planned else {})
     if topics or changed.left or changed.back or changed.uncaptured:
         work.say(topics)
         checkpoint.amend(work.change, topics, own=names.all())
     elsewhere = {t: number for t, number in known.items() if t in state.left_offsets}
-    here = {t: number for t, number in held.ids.items() if t in state.offsets or t in own}
+    read = {*state.offsets, *own, *ends}
+    here = {t: number for t, number in held.ids.items() if t in read}
     checkpoint.note_topics(elsewhere | here)
     return checkpoint.newest()
 
@@ -111,6 +120,7 @@ class _Work:
     own: list[Gap]
     held: Held
     control: str
+    ends: Offsets
 
     def topics(self, state: PipelineState, late: Offsets) -> Offsets:
         """Return the offsets of topics in which the query goes on elsewhere than it stopped."""
@@ -125,6 +135,7 @@ class _Work:
     def change(self, state: PipelineState) -> None:
         """Change the state after a batch to the one that the query goes on from."""
         selection.select(state, self.wanted)
+        state.offsets |= {topic: dict(ends) for topic, ends in self.ends.items()}
         anew = {gap.topic for gap in self.found if gap.code != EXPIRED}
         data_loss.begin_again(state, self._first(*self.found), anew=anew)
         for gap in self.found:
@@ -161,6 +172,16 @@ def _begins_late(state: PipelineState, late: Iterable[str], held: Held) -> Offse
         if topic not in state.offsets and any(first.values()):
             log.warning("topic.begins_late", topic=topic, offsets=first)
             found[topic] = first
+    return found
+
+
+def _ends(config: Config, begin: Iterable[str], held: Held) -> Offsets:
+    """Return the ends of topics that begin there: for Spark they are new ones, to be read whole."""
+    if config.stream.starting != "latest":
+        return {}
+    found = {topic: held.end.get(topic, {}) for topic in sorted(begin)}
+    for topic, ends in found.items():
+        log.info("topic.begins_at_its_end", topic=topic, offsets=ends)
     return found
 
 

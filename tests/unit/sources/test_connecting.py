@@ -149,6 +149,18 @@ def test_who_is_away_is_asked_for_until_it_can_be_used(site, monkeypatch):
         absent.require_absent()
 
 
+def test_one_that_the_checkpoint_has_never_read_begins_as_the_settings_say(site):
+    """Whoever was away at the first start, or is added: once, and never one that is alone."""
+    made = Connecting(site.config(shop="shop", crm="crm"))
+    site.away["crm"] = AWAY
+    assert [one.begins for one in made.connect(site.checkpoint, [])] == [True]
+    site.away.clear()
+    assert [one.begins for one in made.connect(site.checkpoint, [])] == [False, True]
+    assert [one.begins for one in made.connect(site.checkpoint, [])] == [False, False]
+    (alone,) = Connecting(site.config(shop="shop")).connect(KeptOfEach(), [])
+    assert not alone.begins
+
+
 def test_all_are_asked_at_once(site):
     """Each is answered only when the other has been asked, too."""
     both = threading.Barrier(2)
