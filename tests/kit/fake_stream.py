@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from lakemark.connectors.database import OpenWindow
+from lakemark.connectors.database import OpenWindow, ReachedPlace
 from lakemark.model.offsets import Offsets
 from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.ports import Stream, StreamedTable
@@ -97,7 +97,7 @@ class FakeStream:
     def now(self) -> Stream:
         return Stream(
             self.query, self.number, frozenset(self.armed), dict(self.tables), dict(self.offsets),
-            self.epoch, self.newest,
+            self.epoch, ReachedPlace(self.newest),
         )  # fmt: skip
 
     def table(self, table: str, **changes: Any) -> None:

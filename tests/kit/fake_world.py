@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from lakemark.connectors.database import OpenWindow, Watermark
+from lakemark.connectors.database import OpenWindow, ReachedPlace, Watermark
 from lakemark.connectors.postgres.visibility import Blocker, Server, Snapshot
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError
 from lakemark.model.control import ControlRecord, encode
@@ -312,7 +312,9 @@ class FakeWorld:
         known = [key for key in keys if key != "unreadable"]
         return {key: [str(part) for part in json.loads(key)] for key in known}
 
-    def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Snapshot:
+    def tick(
+        self, *, closes: OpenWindow | None, opens: OpenWindow | None, reached: ReachedPlace
+    ) -> Watermark | Snapshot:
         self._pass("tick")
         if self.tick_error is not None:
             raise self.tick_error

@@ -27,6 +27,7 @@ from lakemark.connectors.catalog_changes import (
 )
 from lakemark.connectors.connector_traits import ConnectorTraits
 from lakemark.connectors.database import (
+    NOWHERE,
     CapturedTables,
     ChunkRows,
     Database,
@@ -37,6 +38,7 @@ from lakemark.connectors.database import (
     OpenWindow,
     PlannedTables,
     Proof,
+    ReachedPlace,
     RowsOfSnapshot,
     TableCut,
     Watermark,
@@ -176,7 +178,13 @@ class ToyWindows:
     def __init__(self, server: ToyServer) -> None:
         self.server = server
 
-    def write(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
+    def write(
+        self,
+        *,
+        closes: OpenWindow | None,
+        opens: OpenWindow | None,
+        reached: ReachedPlace = NOWHERE,
+    ) -> Watermark | Proof:
         proof = ToyProof(self.server.life, self.server.place())
         self.server.ticked = proof.place
         return proof if opens is None else Watermark(str(opens.uuid), proof, proof.place)

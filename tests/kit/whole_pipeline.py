@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from lakemark.connectors.database import OpenWindow, Watermark
+from lakemark.connectors.database import OpenWindow, ReachedPlace, Watermark
 from lakemark.connectors.postgres.visibility import Snapshot, bound_of
 from lakemark.model.control import ControlRecord, encode
 from lakemark.model.decoding import ANY_CONVERTER, ConverterChoice
@@ -144,7 +144,9 @@ class World(FakeWorld):
         self._anew = lost
         self.database.end(xid)
 
-    def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Snapshot:
+    def tick(
+        self, *, closes: OpenWindow | None, opens: OpenWindow | None, reached: ReachedPlace
+    ) -> Watermark | Snapshot:
         """As `postgres_windows.write_window`."""
         self._pass("tick")
         bound, server, rows = bound_of(STEP * self.log_end), self.database.server, []

@@ -236,6 +236,26 @@ class OpenWindow:
     oldest: UUID
 
 
+@dataclass(frozen=True, slots=True)
+class ReachedPlace:
+    """A place in the connector's log, as its records tell it.
+
+    Attributes:
+        position: of the newest event that was applied in the newest epoch; empty if there is none.
+        transactions: by origin the number of the newest transaction that the event's partition has
+            brought, its own among them; empty where transactions have no names.
+        begun_at: where the connector began, see `replay_filter.beginnings`; 0 = not known.
+    """
+
+    position: bytes = b""
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    begun_at: int = 0
+
+
+NOWHERE: Final = ReachedPlace()
+"""Of a connector of which nothing has come."""
+
+
 class WindowWriter(Protocol):
     """Opens and closes windows; keeps its session. For one thread.
 
@@ -243,7 +263,13 @@ class WindowWriter(Protocol):
     that knows a read's place in the log (`Proof.place`) writes none: it says where the log ends.
     """
 
-    def write(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
+    def write(
+        self,
+        *,
+        closes: OpenWindow | None,
+        opens: OpenWindow | None,
+        reached: ReachedPlace = NOWHERE,
+    ) -> Watermark | Proof:
         """Close a window and open the next, in one transaction.
 
         A row's data are `run` and `oldest`, the name of the server's life as `server`, and as
@@ -252,6 +278,8 @@ class WindowWriter(Protocol):
         Args:
             closes: the window that ends; None at the beginning of a run.
             opens: the window that begins; None at the end of a run.
+            reached: in the log. Rows come back only in the log of the server that was written to;
+                a database that writes none compares its log with this place.
 
         Returns:
             the acknowledged open row; what was seen afterwards when no window is opened. Where no
@@ -261,6 +289,7 @@ class WindowWriter(Protocol):
             ConfigError: the table takes no such rows, or they would not come back; the hint mends
                 it.
             DependencyError: the database is away. A window may have been opened that nobody uses.
+                ``other-log``: its log is not the connector's.
         """
 
     def drop(self) -> None:

@@ -14,7 +14,14 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from lakemark.connectors.connect_rest import ConnectRest
 from lakemark.connectors.connector import Connector
 from lakemark.connectors.connector import read as read_connector
-from lakemark.connectors.database import OpenWindow, Proof, TableQuestions, Watermark, WindowWriter
+from lakemark.connectors.database import (
+    OpenWindow,
+    Proof,
+    ReachedPlace,
+    TableQuestions,
+    Watermark,
+    WindowWriter,
+)
 from lakemark.connectors.registry import database_kind, traits_of
 from lakemark.connectors.table_choice import Choice
 from lakemark.converters.registry import converter_of
@@ -294,13 +301,15 @@ class Adapters:
         known = self.schemas.get(table) or self.settings.source.schemas([table]).get(table)
         return [known.column(name) for name in known.key] if known is not None else []
 
-    def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
+    def tick(
+        self, *, closes: OpenWindow | None, opens: OpenWindow | None, reached: ReachedPlace
+    ) -> Watermark | Proof:
         """See `Ports`."""
         if self._windows is None:
             self._windows = self.settings.source.window_writer(
                 self.connector.signal_table or "", name=f"lakemark {self.config.name} windows"
             )
-        return self._windows.write(closes=closes, opens=opens)
+        return self._windows.write(closes=closes, opens=opens, reached=reached)
 
     def committed(self, epoch: int) -> Committed:
         """See `Ports`."""

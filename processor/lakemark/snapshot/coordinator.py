@@ -257,7 +257,7 @@ class Coordinator:
 
         def tick() -> None:
             try:
-                seen = self.ports.tick(closes=closes, opens=opens)
+                seen = self.ports.tick(closes=closes, opens=opens, reached=stream.reached)
             except Exception as error:  # noqa: BLE001 - raised again in the coordinator's thread
                 failure = error
                 self.state.inbox.put(lambda: self._tick_failed(failure))
@@ -277,7 +277,7 @@ class Coordinator:
         """Take the answer of a tick, which was asked for when the stream was as `stream` says."""
         proof = seen.after if isinstance(seen, Watermark) else seen
         place = positions.of_epoch(stream.epoch, proof.place) if proof.place else b""
-        if place and place < stream.newest:
+        if place and place < stream.reached.position:
             self._tick_failed(_other_log())
         self.ticking = False
         for end, window in (("close", closes), ("open", opens)):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lakemark.connectors.database import OpenWindow, Proof, Watermark
+from lakemark.connectors.database import NOWHERE, OpenWindow, Proof, ReachedPlace, Watermark
 from lakemark.model.control import ControlRecord
 from lakemark.model.key_ranges import Condition, KeyRange
 from lakemark.model.offsets import Offsets
@@ -71,7 +71,7 @@ class Stream:
         tables: by ``schema.table``; others are not known to it yet.
         offsets: end offsets of the change topics in that batch.
         epoch: number of the epoch that its newest positions have.
-        newest: the highest position that any partition has passed; empty = none.
+        reached: the highest position that any partition has passed, and what is known there.
     """
 
     query: str
@@ -80,7 +80,7 @@ class Stream:
     tables: Mapping[str, StreamedTable]
     offsets: Offsets = field(default_factory=dict)
     epoch: int = 0
-    newest: bytes = b""
+    reached: ReachedPlace = NOWHERE
 
 
 class ProgressStore(Protocol):
@@ -171,8 +171,10 @@ class WindowLog(Protocol):
     Raises (both): LakemarkError.
     """
 
-    def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
-        """Close a window and open the next, in one transaction; for `submit_tick`."""
+    def tick(
+        self, *, closes: OpenWindow | None, opens: OpenWindow | None, reached: ReachedPlace
+    ) -> Watermark | Proof:
+        """Close a window and open the next, see `WindowWriter.write`; for `submit_tick`."""
 
     def committed(self, epoch: int) -> Committed:
         """Return the position that the connector has committed, in an epoch; for `submit`."""

@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from lakemark.connectors.database import ReachedPlace
 from lakemark.errors import LakemarkError
 from lakemark.model import positions
 from lakemark.reconcile.chunks import Settled
@@ -24,6 +25,7 @@ from lakemark.snapshot.ports import Stream, StreamedTable
 from lakemark.snapshot.signal_parts import own_runs
 from lakemark.snapshot.snapshot_state import Settings
 from lakemark.state.advance import News
+from lakemark.state.table_parts import StoredPosition
 from lakemark.state.tables import ERRORED, STREAMING, PipelineState, TableState
 
 log = structlog.get_logger(__name__)
@@ -89,15 +91,16 @@ class Snapshots:
         """Return the parts of the pipeline's state that the coordinator needs."""
         here = {name: _now(entry, state) for name, entry in state.tables.items()}
         known = here | dict.fromkeys(state.left, _LEFT_OUT)
-        epochs = state.log_of(self._qualifier).epochs
+        source_log = state.log_of(self._qualifier)
+        epoch = positions.epoch_number(self._kind, len(source_log.epochs))
         return Stream(
             self.query(),
             state.batch,
             own_runs(state.runs, self._qualifier),
             {name: now for name, now in known.items() if self._has(name)},
             state.offsets,
-            positions.epoch_number(self._kind, len(epochs)),
-            _newest(state, self._qualifier),
+            epoch,
+            _reached(state, self._qualifier, epoch, source_log.begun_at),
         )
 
     def _has(self, table: str) -> bool:
@@ -108,14 +111,18 @@ class Snapshots:
         return self._has(said.table)
 
 
-def _newest(state: PipelineState, connector: str) -> bytes:
-    """Return the newest position that was applied of a connector's log."""
+def _reached(state: PipelineState, connector: str, epoch: int, begun_at: int) -> ReachedPlace:
+    """Return the place that was reached in the newest epoch of a connector's log."""
     topics = set(state.applied)
     if connector:  # positions of other logs are no answer
         own = (e.topics for t, e in state.named_entries() if unqualified(connector, t) is not None)
         topics &= set().union(*own)
-    applied = (one.position for topic in topics for one in state.applied[topic].values())
-    return bytes.fromhex(max(applied, default=""))
+    stored = (one for topic in topics for one in state.applied[topic].values())
+    newest = max(stored, key=lambda one: one.position, default=StoredPosition()).reached()
+    if positions.epoch_of(newest.position) != positions.epoch_of(positions.of_epoch(epoch, b"")):
+        return ReachedPlace(begun_at=begun_at)
+    transactions = {origin: number for origin, (number, _) in newest.seen.items()}
+    return ReachedPlace(newest.position, transactions, begun_at)
 
 
 def _passed(entry: TableState, state: PipelineState) -> bytes:

@@ -9,7 +9,13 @@ from random import Random
 
 import pytest
 
-from lakemark.connectors.database import DatabaseAccess, OpenWindow, Proof, Watermark
+from lakemark.connectors.database import (
+    DatabaseAccess,
+    OpenWindow,
+    Proof,
+    ReachedPlace,
+    Watermark,
+)
 from lakemark.connectors.postgres.visibility import bound_of
 from lakemark.connectors.qualified_database import QualifiedDatabase
 from lakemark.connectors.registry import database_kind, database_of
@@ -104,8 +110,10 @@ class ToyWorld(World):
         self.windows = self.ours.source.window_writer("", name="windows")
         self.questions = self.ours.source.questions(name="questions")
 
-    def tick(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
-        return self.windows.write(closes=closes, opens=opens)
+    def tick(
+        self, *, closes: OpenWindow | None, opens: OpenWindow | None, reached: ReachedPlace
+    ) -> Watermark | Proof:
+        return self.windows.write(closes=closes, opens=opens, reached=reached)
 
     def read_chunk(self, spec: ChunkSpec) -> ChunkResult:
         return run_chunk(spec, self.ours, clients=self.clients)

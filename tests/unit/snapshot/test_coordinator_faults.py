@@ -479,7 +479,7 @@ def test_a_window_has_the_epoch_in_which_it_was_asked_for():
     world.stream.epoch = epoch_number("mysql", 0)
     world.hold = world.hold_ticks = True
     place = BinlogPlace(Server(1, 2), 7, 100)
-    world.tick = lambda *, closes, opens: Watermark(str(opens.uuid), place, place.place)
+    world.tick = lambda *, closes, opens, reached: Watermark(str(opens.uuid), place, place.place)
     world.execute("r1", ORDERS)
     world.go(until=lambda: world.held_tick is not None)
     newer = epoch_number("mysql", 1)
@@ -497,7 +497,7 @@ def test_a_place_before_what_was_applied_is_of_another_log_and_waits_for_its_epo
     world.stream.epoch, world.stream.newest = old, pack(old, 7, 101)
     world.hold = True
     place = BinlogPlace(Server(1, 2), 7, 100)
-    world.tick = lambda *, closes, opens: Watermark(str(opens.uuid), place, place.place)
+    world.tick = lambda *, closes, opens, reached: Watermark(str(opens.uuid), place, place.place)
     world.execute("r1", ORDERS)
     world.go(10.0)
     assert {one["code"] for one in logs if one["event"] == "snapshot.delayed"} == {"other-log"}

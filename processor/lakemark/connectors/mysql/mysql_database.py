@@ -15,6 +15,7 @@ from lakemark.connectors.catalog_changes import (
     TableLook,
 )
 from lakemark.connectors.database import (
+    NOWHERE,
     CapturedTables,
     ChunkReader,
     Database,
@@ -24,6 +25,7 @@ from lakemark.connectors.database import (
     OpenWindow,
     PlannedTables,
     Proof,
+    ReachedPlace,
     TableCut,
     TableQuestions,
     Watermark,
@@ -253,7 +255,13 @@ class MySqlWindows:
             access.config, name=name, statement_timeout=_BRIEF_TIMEOUT, lock_timeout=LOCK_TIMEOUT
         )
 
-    def write(self, *, closes: OpenWindow | None, opens: OpenWindow | None) -> Watermark | Proof:
+    def write(
+        self,
+        *,
+        closes: OpenWindow | None,
+        opens: OpenWindow | None,
+        reached: ReachedPlace = NOWHERE,  # noqa: ARG002
+    ) -> Watermark | Proof:
         """See `WindowWriter`."""
         try:
             with translated():
