@@ -79,7 +79,7 @@ EDGES: Final[Mapping[str, str]] = {
     "connectors": "catalogs connect_rest connector parts registry",
     "connectors.mysql": (
         "binlog_snapshot chunk_reader facts_database key_cuts mysql_catalog mysql_chunks "
-        "mysql_database mysql_errors mysql_facts mysql_rows mysql_session mysql_windows "
+        "mysql_database mysql_errors mysql_facts mysql_rows mysql_session mysql_windows own_log "
         "planned_tables"
     ),
     "connectors.postgres": (

@@ -10,6 +10,7 @@ from lakemark.connectors.catalog_changes import Action
 from lakemark.connectors.database import DatabaseAccess
 from lakemark.connectors.mysql.catalog_facts import Cascade
 from lakemark.connectors.mysql.mysql_database import MariaDbDatabase, MySqlDatabase
+from lakemark.connectors.qualified_database import QualifiedDatabase
 from lakemark.connectors.registry import database_of
 from lakemark.connectors.table_choice import TableChoice
 from lakemark.model.findings import Verdict
@@ -31,10 +32,14 @@ def class_of(database: Database) -> str:
     return PLUGINS[database.server.connector].java_class
 
 
-def asked(database: Database) -> MySqlDatabase:
+def access(database: Database, qualifier: str = "") -> DatabaseAccess:
     config = DatabaseConfig(url=database.dsn)
     settings = {"connector.class": class_of(database)}
-    found = database_of(DatabaseAccess(config, HandlingModes(), settings))
+    return DatabaseAccess(config, HandlingModes(), settings, qualifier=qualifier)
+
+
+def asked(database: Database) -> MySqlDatabase:
+    found = database_of(access(database))
     assert isinstance(found, MySqlDatabase)
     assert isinstance(found, MariaDbDatabase) == (database.server.connector == "mariadb")
     return found
@@ -43,7 +48,7 @@ def asked(database: Database) -> MySqlDatabase:
 @dataclass
 class Served:
     source: Database
-    database: MySqlDatabase
+    database: MySqlDatabase | QualifiedDatabase
     only_three: str = "v = 'v3'"
     no_filter: str = "sleep(1) IS NULL"
 
@@ -67,9 +72,17 @@ class TestDatabase(DatabaseContract):
             any_database.execute(
                 f"INSERT INTO public.t SELECT seq, CONCAT('v', seq) FROM {numbers(0, MOST - 1)}"
             )
-            yield Served(any_database, asked(any_database))
+            found = database_of(access(any_database, self.qualifier))
+            assert isinstance(found, QualifiedDatabase if self.qualifier else MySqlDatabase)
+            yield Served(any_database, found)
         finally:
             any_database.execute("DROP DATABASE public")
+
+
+class TestOneOfSeveral(TestDatabase):
+    """The same contract, with a qualifier before the names of its tables."""
+
+    qualifier = "eu.shop"
 
 
 # -- looks at the catalog, by what statements do -------------------------------------------------

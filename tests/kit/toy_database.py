@@ -368,7 +368,12 @@ class ToyDatabase(Database):
         return ToyQuestions(self.server)
 
     def examine(
-        self, connector: CapturedTables | None, *, streams: bool, chosen: bool
+        self,
+        connector: CapturedTables | None,
+        *,
+        streams: bool,
+        chosen: bool,
+        offsets: Sequence[Mapping[str, Any]] = (),
     ) -> Examination:
         tables = None if connector is None else [t for t in self.server.tables if t in connector.tables]  # fmt: skip
         return Examination([fine("database", "toy", "answers")], tables)

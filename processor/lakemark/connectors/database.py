@@ -244,12 +244,15 @@ class ReachedPlace:
         position: of the newest event that was applied in the newest epoch; empty if there is none.
         transactions: by origin the number of the newest transaction that the event's partition has
             brought, its own among them; empty where transactions have no names.
-        begun_at: where the connector began, see `replay_filter.beginnings`; 0 = not known.
+        begun_at: where the connector began, if no event has come since; 0 = not known. See
+            `replay_filter.beginnings`.
+        is_end: the transactions have ended at this place; else it is in one of them.
     """
 
     position: bytes = b""
     transactions: Mapping[str, int] = field(default_factory=dict)
     begun_at: int = 0
+    is_end: bool = False
 
 
 NOWHERE: Final = ReachedPlace()
@@ -605,7 +608,12 @@ class Database(Protocol):
     """Names of the checks of `examine`; the first is that it answers."""
 
     def examine(
-        self, connector: CapturedTables | None, *, streams: bool, chosen: bool
+        self,
+        connector: CapturedTables | None,
+        *,
+        streams: bool,
+        chosen: bool,
+        offsets: Sequence[Mapping[str, Any]] = (),
     ) -> Examination:
         """Check everything that the connector needs of the database. Read only.
 
@@ -613,6 +621,7 @@ class Database(Protocol):
             connector: None when it is unknown: then only the server is looked at.
             streams: whether the connector runs.
             chosen: whether tables are named, by the connector or by us.
+            offsets: what Connect has committed for it, see `committed_position`.
         """
 
     def planned_tables(self, connector: CapturedTables) -> PlannedTables:

@@ -187,12 +187,10 @@ class QualifiedDatabase:
         """See `Database`."""
         return _Questions(self._inner.questions(name=name), self._names)
 
-    def examine(
-        self, connector: CapturedTables | None, *, streams: bool, chosen: bool
-    ) -> Examination:
+    def examine(self, connector: CapturedTables | None, **how: Any) -> Examination:
         """See `Database`."""
         own = connector and _Captured.of(connector, self._names)
-        found = self._inner.examine(own, streams=streams, chosen=chosen)
+        found = self._inner.examine(own, **how)
         tables = found.tables and [*map(self._names.full, found.tables)]
         return replace(found, tables=tables)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from lakemark.connectors.database import ReachedPlace
+from lakemark.connectors.database import NOWHERE, ReachedPlace
 from lakemark.errors import LakemarkError
 from lakemark.model import positions
 from lakemark.reconcile.chunks import Settled
@@ -100,7 +100,7 @@ class Snapshots:
             {name: now for name, now in known.items() if self._has(name)},
             state.offsets,
             epoch,
-            _reached(state, self._qualifier, epoch, source_log.begun_at),
+            _reached(state, self._qualifier, epoch),
         )
 
     def _has(self, table: str) -> bool:
@@ -111,7 +111,7 @@ class Snapshots:
         return self._has(said.table)
 
 
-def _reached(state: PipelineState, connector: str, epoch: int, begun_at: int) -> ReachedPlace:
+def _reached(state: PipelineState, connector: str, epoch: int) -> ReachedPlace:
     """Return the place that was reached in the newest epoch of a connector's log."""
     topics = set(state.applied)
     if connector:  # positions of other logs are no answer
@@ -119,10 +119,13 @@ def _reached(state: PipelineState, connector: str, epoch: int, begun_at: int) ->
         topics &= set().union(*own)
     stored = (one for topic in topics for one in state.applied[topic].values())
     newest = max(stored, key=lambda one: one.position, default=StoredPosition()).reached()
+    source_log = state.log_of(connector)
+    if source_log.begun > newest.source_ts:
+        return ReachedPlace(begun_at=source_log.begun_at)
     if positions.epoch_of(newest.position) != positions.epoch_of(positions.of_epoch(epoch, b"")):
-        return ReachedPlace(begun_at=begun_at)
+        return NOWHERE  # what is known is of a log that is over
     transactions = {origin: number for origin, (number, _) in newest.seen.items()}
-    return ReachedPlace(newest.position, transactions, begun_at)
+    return ReachedPlace(newest.position, transactions)
 
 
 def _passed(entry: TableState, state: PipelineState) -> bytes:

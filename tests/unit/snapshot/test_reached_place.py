@@ -21,13 +21,13 @@ def reached(state: PipelineState) -> ReachedPlace:
 
 
 def applied(epoch: int, pos: int, **seen: tuple[int, int]) -> StoredPosition:
-    return StoredPosition(pack(epoch, 7, pos, 2).hex(), seen=seen)
+    return StoredPosition(pack(epoch, 7, pos, 2).hex(), source_ts=pos, seen=seen)
 
 
 def test_it_is_that_of_the_partition_which_is_ahead_with_its_transactions():
     here = {0: applied(OLD, 500, s=(11, 2)), 1: applied(OLD, 400, s=(9, 1), t=(3, 1))}
-    state = PipelineState(applied={"shop.orders": here}, begun_at=77)
-    assert reached(state) == ReachedPlace(pack(OLD, 7, 500, 2), {"s": 11}, 77)
+    state = PipelineState(applied={"shop.orders": here}, begun=3, begun_at=77)
+    assert reached(state) == ReachedPlace(pack(OLD, 7, 500, 2), {"s": 11})
 
 
 def test_a_position_of_an_epoch_that_is_over_tells_nothing_of_the_log_that_is_read():
@@ -39,6 +39,15 @@ def test_a_position_of_an_epoch_that_is_over_tells_nothing_of_the_log_that_is_re
 
 def test_before_anything_came_there_is_none():
     assert reached(PipelineState()) == NOWHERE
+
+
+def test_a_connector_that_began_anew_reads_on_from_there_until_an_event_comes():
+    state = PipelineState(applied={}, begun=450, begun_at=77)
+    assert reached(state) == ReachedPlace(begun_at=77)
+    state.applied["shop.orders"] = {0: applied(OLD, 400, s=(9, 1))}
+    assert reached(state) == ReachedPlace(begun_at=77)
+    state.applied["shop.orders"][1] = applied(OLD, 500, s=(11, 1))
+    assert reached(state).transactions == {"s": 11}
 
 
 def test_a_window_is_asked_for_with_the_place_that_was_reached():

@@ -11,14 +11,17 @@ connector reads, and the same life of it: a server that crashed may have lost th
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
-from lakemark.connectors.database import Watermark
-from lakemark.connectors.mysql.positions import pack
+from lakemark.connectors.database import ReachedPlace, Watermark
+from lakemark.connectors.mysql.positions import POSITIONS, pack
 
 _SERVERS: Final = re.compile(r"(?=[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-)")
 """Where the next server's uuid begins; nothing stands between it and the thread before it."""
-_UUID: Final = 36  # characters
+UUID_LENGTH: Final = 36  # characters
+_BEGINS: Final = "Gtid"  # of the kind of what begins a transaction, whichever kind
+_NAME: Final = re.compile(r"\bGTID(?: |_NEXT= ?')([0-9A-Za-z_:-]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,22 @@ class BinlogPlace:
         return watermark.after.life == self.life and watermark.bound <= self.place
 
 
+class WhoseLog(Enum):
+    """The owner of a server's log, as far as we know.
+
+    Attributes:
+        OWN: it is the connector's.
+        OTHER: it is not.
+        UNKNOWN: nothing has come yet, or the place is in a file that was removed.
+        HIDDEN: nothing speaks against it; we may not look into the log.
+    """
+
+    OWN = "own"
+    OTHER = "other"
+    UNKNOWN = "unknown"
+    HIDDEN = "hidden"
+
+
 def held_ids(owned: str) -> set[str]:
     """Return the transactions of MySQL's ``gtid_owned``, as ``uuid:number`` or ``uuid:tag:number``.
 
@@ -75,13 +94,13 @@ def held_ids(owned: str) -> set[str]:
     """
     ids = set()
     for server in _SERVERS.split(owned):
-        name = server[:_UUID]
-        for part in server[_UUID:].split(":"):
+        name = server[:UUID_LENGTH]
+        for part in server[UUID_LENGTH:].split(":"):
             number, thread, _ = part.partition("#")
             if thread:
                 ids.add(f"{name}:{number}")
             elif number:
-                name = f"{server[:_UUID]}:{number}"
+                name = f"{server[:UUID_LENGTH]}:{number}"
     return ids
 
 
@@ -92,11 +111,48 @@ def covers(seen: str, logged: str) -> bool:
         seen: the newest of each domain, as ``binlog_gtid_pos`` has them.
         logged: those that are asked for, as ``gtid_binlog_pos`` has them.
     """
-    newest = _newest(seen)
-    return all(number <= newest.get(domain, -1) for domain, number in _newest(logged).items())
+    newest = newest_of(seen)
+    return all(number <= newest.get(domain, -1) for domain, number in newest_of(logged).items())
 
 
-def _newest(gtids: str) -> dict[str, int]:
-    """Return the numbers of ``domain-server-number,…`` by domain."""
-    parts = [gtid.split("-") for gtid in gtids.split(",") if gtid]
-    return {domain: int(number) for domain, _, number in parts}
+def newest_of(gtids: str) -> dict[str, int]:
+    """Return the highest numbers by origin, see `LoggedEvent`.
+
+    Args:
+        gtids: ``domain-server-number,…`` of MariaDB, ``uuid:1-7:9:tag:1-3,…`` of MySQL.
+    """
+    newest: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in gtids.split(","))):
+        server, *rest = part.split(":")
+        if not rest:
+            domain, _, number = (*part.split("-"), "", "")[:3]
+            if number.isdecimal():
+                newest[domain] = max(newest.get(domain, 0), int(number))
+        origin = server
+        for numbers in rest:
+            last = numbers.rpartition("-")[2]
+            if last.isdecimal():
+                newest[origin] = max(newest.get(origin, 0), int(last))
+            else:
+                origin = f"{server}:{numbers}"
+    return newest
+
+
+def may_begin(kind: str, text: str, reached: ReachedPlace) -> bool:
+    """Say whether what begins at the place in a server's log may begin there in the connector's.
+
+    Args:
+        kind: `Event_type` of SHOW BINLOG EVENTS; empty where the log ends there.
+        text: its `Info`.
+        reached: by the connector.
+    """
+    if not reached.transactions:  # nothing more is known of the place
+        return True
+    if not kind:
+        return reached.is_end
+    name = _NAME.search(text) if kind.startswith(_BEGINS) else None
+    event = POSITIONS.event_of(name[1], pack(0, 0, 0)) if name else None
+    if event is None:
+        return True
+    newest = reached.transactions.get(event.origin, 0)
+    return event.number > newest if reached.is_end else event.number == newest

@@ -131,7 +131,7 @@ def log_end(session: Session) -> BinlogPlace:
         pymysql.MySQLError: as the server says.
     """
     return place_at(
-        session, *(snapshot_place(session) if session.is_mariadb else _of_mysql(session))
+        session, *(snapshot_place(session) if session.is_mariadb else log_status(session))
     )
 
 
@@ -193,8 +193,18 @@ def snapshot_place(session: Session) -> tuple[str, int]:
     return where.get("binlog_snapshot_file", ""), int(where.get("binlog_snapshot_position") or 0)
 
 
-def _of_mysql(session: Session) -> tuple[str, int]:
-    statement = "SHOW BINARY LOG STATUS" if session.version >= _RENAMED else "SHOW MASTER STATUS"
+def log_status(session: Session) -> tuple[str, int]:
+    """Return the name of the file and the place at which the log ends, ahead of all reads.
+
+    Args:
+        session: of `connect`, outside a transaction.
+
+    Raises:
+        ConfigError: ``server-privilege``.
+        pymysql.MySQLError: as the server says.
+    """
+    renamed = not session.is_mariadb and session.version >= _RENAMED
+    statement = "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS"
     for file, pos, *_ in _allowed(session, statement):
         return str(file), int(pos)
     return "", 0

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from lakemark.connectors.mysql.binlog_place import WhoseLog
 from lakemark.model.findings import Finding, clock, fine, warning, wrong
 
 CHECKS: Final = (
     *("database", "binary log", "row image", "log compression", "transaction ids"),
-    *("replication", "rights", "log retention", "server id"),
+    *("replication", "rights", "log retention", "server id", "same log"),
 )
 
 VARIABLES: Final = (
@@ -23,6 +24,11 @@ VARIABLES: Final = (
 OUR_USER: Final = "<lakemark's user>"
 RIGHTS: Final = f"GRANT REPLICATION CLIENT, XA_RECOVER_ADMIN ON *.* TO {OUR_USER};"
 """What a snapshot of MySQL needs beside SELECT."""
+
+READ_LOG: Final = f"GRANT REPLICATION SLAVE ON *.* TO {OUR_USER};"
+"""The right with which MySQL shows what stands at a place in its log."""
+ASK_LOG: Final = f"GRANT BINLOG MONITOR ON *.* TO {OUR_USER};"
+"""That of MariaDB, which shows as well where its log ends."""
 
 FORMAT: Final = "SET GLOBAL binlog_format = 'ROW';"
 IMAGE: Final = "SET GLOBAL binlog_row_image = 'FULL';"
@@ -72,10 +78,12 @@ class DatabaseFacts:
     Attributes:
         server: always known.
         reader_id: `database.server.id` of the connector; empty when unknown.
+        log: whose it is; None when the connector is unknown.
     """
 
     server: ServerFacts
     reader_id: str = ""
+    log: WhoseLog | None = None
 
 
 def findings(facts: DatabaseFacts) -> list[Finding]:
@@ -92,6 +100,7 @@ def findings(facts: DatabaseFacts) -> list[Finding]:
         _rights(server),
         _retention(server),
         *_reader(server, facts.reader_id),
+        *_same_log(server, facts.log),
     ]
 
 
@@ -225,6 +234,31 @@ def _reader(server: ServerFacts, reader_id: str) -> Iterator[Finding]:
         )
     else:
         yield fine("server id", server.address, f"{ours}; the connector reads as {reader_id}")
+
+
+def _same_log(server: ServerFacts, log: WhoseLog | None) -> Iterator[Finding]:
+    check = "same log"
+    if log is WhoseLog.OWN:
+        yield fine(check, server.address, "is the one that the connector reads")
+    elif log is WhoseLog.UNKNOWN:
+        reason = "nothing to compare yet: no place in this log is known of the connector"
+        yield fine(check, server.address, reason)
+    elif log is WhoseLog.HIDDEN:
+        yield warning(
+            check,
+            server.address,
+            f"{server.user} may not look into the log: that database.url leads to the connector's"
+            " server is seen by its transactions alone, which a replica has, too",
+            READ_LOG if not server.is_mariadb else ASK_LOG,
+        )
+    elif log is WhoseLog.OTHER:
+        yield wrong(
+            check,
+            server.address,
+            "is not the one that the connector reads: no snapshot can be taken",
+            "let database.url lead to the server that the connector reads; after a failover the"
+            " connector has to commit a place of the new server first",
+        )
 
 
 def _number(text: str | None) -> float:

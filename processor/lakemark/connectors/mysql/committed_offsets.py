@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lakemark.connectors.database import NOWHERE, ReachedPlace
+from lakemark.connectors.mysql.binlog_place import newest_of
 from lakemark.connectors.mysql.positions import number_of, pack
 
 
@@ -21,7 +23,14 @@ def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, serv
     Returns:
         empty if the connector has none, or is in a snapshot of its own.
     """
-    newest = b""
+    return committed_place(entries, epoch, server=server).position
+
+
+def committed_place(
+    entries: Sequence[Mapping[str, Any]], epoch: int, *, server: str
+) -> ReachedPlace:
+    """Return the place of `committed_position`, with the newest transactions before it."""
+    newest = NOWHERE
     for entry in entries:
         place, offset = entry.get("partition"), entry.get("offset")
         if not isinstance(place, Mapping) or place.get("server") != server:
@@ -31,5 +40,9 @@ def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, serv
         file, pos = offset.get("file"), offset.get("pos")
         number = number_of(file) if isinstance(file, str) else None
         if number is not None and isinstance(pos, int) and pos >= 0:
-            newest = max(newest, pack(epoch, number, pos))
+            position = pack(epoch, number, pos)
+            if position > newest.position:
+                gtids = offset.get("gtids")
+                ended = newest_of(gtids) if isinstance(gtids, str) else {}
+                newest = ReachedPlace(position, ended, is_end=True)
     return newest

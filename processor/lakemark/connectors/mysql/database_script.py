@@ -9,11 +9,13 @@ from datetime import timedelta
 from typing import Final
 
 from lakemark.connectors.mysql.checks_server import (
+    ASK_LOG,
     FORMAT,
     IMAGE,
     KEPT_S,
     LEAST_KEPT,
     OUR_USER,
+    READ_LOG,
     RIGHTS,
     UNCOMPRESSED,
     WHOLE_JSON,
@@ -153,11 +155,18 @@ def _rights_of_lakemark(wanted: ToPrepare, *, is_mariadb: bool) -> Iterator[Stat
         )
     why = "snapshots read the rows, and exact types come from the catalog"
     yield from _selects(why, wanted.chosen, _account(wanted.user), wanted)
-    if is_mariadb:
+    if not is_mariadb:
         yield Statement(
-            "optional: without it the server looks for the log's last transaction in the log's file"
-            " each time that a window of a snapshot begins",
-            f"GRANT BINLOG MONITOR ON *.* TO {_account(wanted.user)};",
+            "optional: with it snapshots see that the server has the very log that the connector"
+            " reads, and not that of a replica; it lets the user read the whole log",
+            READ_LOG.replace(OUR_USER, _account(wanted.user)),
+        )
+    else:
+        yield Statement(
+            "optional: without it snapshots do not see whether the server has the log that the"
+            " connector reads, and the server looks for the log's last transaction in the log's"
+            " file each time that a window of a snapshot begins",
+            ASK_LOG.replace(OUR_USER, _account(wanted.user)),
         )
 
 

@@ -1,10 +1,10 @@
 """Questions to MySQL and MariaDB for `checks_server` and `checks_tables`; read only."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import pymysql
 
@@ -16,12 +16,14 @@ from lakemark.connectors.mysql.checks_server import (
     ServerFacts,
 )
 from lakemark.connectors.mysql.checks_tables import Relation
+from lakemark.connectors.mysql.committed_offsets import committed_place
 from lakemark.connectors.mysql.connector_settings import server_id_of
 from lakemark.connectors.mysql.mysql_catalog import SYSTEM, cascades, columns_of, schemas_of
 from lakemark.connectors.mysql.mysql_errors import translated
 from lakemark.connectors.mysql.mysql_session import KeptSession, Session, connect
 from lakemark.connectors.mysql.mysql_url import DatabaseAddress
 from lakemark.connectors.mysql.names import table_name
+from lakemark.connectors.mysql.own_log import whose_log
 from lakemark.errors import LakemarkError
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
@@ -59,7 +61,10 @@ class AllFacts:
 
 
 def database_facts(
-    database: DatabaseConfig, connector: CapturedTables | None, modes: HandlingModes
+    database: DatabaseConfig,
+    connector: CapturedTables | None,
+    modes: HandlingModes,
+    offsets: Sequence[Mapping[str, Any]] = (),
 ) -> AllFacts:
     """Ask the server for everything that the checks judge.
 
@@ -67,6 +72,7 @@ def database_facts(
         database: where it is.
         connector: None when it is unknown.
         modes: how the connector writes values.
+        offsets: what Connect has committed for the connector.
 
     Raises:
         DependencyError: it does not answer.
@@ -80,7 +86,9 @@ def database_facts(
         lost = session.is_mariadb and session.version >= _NO_GENERATED
         if connector is None:
             return AllFacts(DatabaseFacts(server), None, lost)
-        facts = DatabaseFacts(server, server_id_of(connector.settings))
+        prefix = connector.settings.get("topic.prefix", "")
+        log = whose_log(session, committed_place(offsets, 0, server=prefix))
+        facts = DatabaseFacts(server, server_id_of(connector.settings), log)
         return AllFacts(facts, _relations(session, connector, modes), lost)
 
 

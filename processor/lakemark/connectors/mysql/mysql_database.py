@@ -41,6 +41,7 @@ from lakemark.connectors.mysql import (
     mysql_catalog,
     mysql_facts,
 )
+from lakemark.connectors.mysql.binlog_place import WhoseLog
 from lakemark.connectors.mysql.catalog_facts import SourceFacts, TableFacts
 from lakemark.connectors.mysql.chunk_reader import MySqlReader
 from lakemark.connectors.mysql.committed_offsets import committed_position
@@ -50,6 +51,7 @@ from lakemark.connectors.mysql.mysql_errors import translated
 from lakemark.connectors.mysql.mysql_session import BRIEFLY, LOCK_TIMEOUT, KeptSession
 from lakemark.connectors.mysql.mysql_url import DatabaseAddress
 from lakemark.connectors.mysql.mysql_windows import window_place
+from lakemark.connectors.mysql.own_log import other_log, whose_log
 from lakemark.connectors.mysql.planned_tables import planned_tables
 from lakemark.connectors.preparation import Script, ToPrepare
 from lakemark.connectors.refusals import Refusal
@@ -173,10 +175,11 @@ class MySqlDatabase(Database):
         *,
         streams: bool,  # noqa: ARG002
         chosen: bool,
+        offsets: Sequence[Mapping[str, Any]] = (),
     ) -> Examination:
         """See `Database`."""
         ours = self._access
-        answers = database_facts(ours.config, connector, ours.modes)
+        answers = database_facts(ours.config, connector, ours.modes, offsets)
         found = checks_server.findings(answers.database)
         if answers.relations is None:
             why = "which tables are captured is unknown without the connector"
@@ -254,23 +257,35 @@ class MySqlWindows:
         self.kept = KeptSession(
             access.config, name=name, statement_timeout=_BRIEF_TIMEOUT, lock_timeout=LOCK_TIMEOUT
         )
+        self._own: tuple[str, ReachedPlace] | None = None
 
     def write(
         self,
         *,
         closes: OpenWindow | None,
         opens: OpenWindow | None,
-        reached: ReachedPlace = NOWHERE,  # noqa: ARG002
+        reached: ReachedPlace = NOWHERE,
     ) -> Watermark | Proof:
         """See `WindowWriter`."""
         try:
             with translated():
                 place = window_place(self.kept.get())
+                self._require_own_log(place.life, reached)
         except LakemarkError:
             self.kept.drop()
             raise
         del closes  # nothing was written for it
         return place if opens is None else Watermark(str(opens.uuid), place, place.place)
+
+    def _require_own_log(self, life: str, reached: ReachedPlace) -> None:
+        """Raise DependencyError ``other-log`` unless the server's log may be the connector's."""
+        if self._own == (life, reached):
+            return
+        found = whose_log(self.kept.get(), reached)
+        if found is WhoseLog.OTHER:
+            raise other_log(was_own=self._own is not None)
+        if found is WhoseLog.OWN:
+            self._own = life, reached
 
     def drop(self) -> None:
         """See `WindowWriter`."""

@@ -36,7 +36,8 @@ _LAYOUT: Final = struct.Struct(">IIQI")
 _PARTS: Final = np.dtype([("epoch", ">u4"), ("file", ">u4"), ("pos", ">u8"), ("order", ">u4")])
 _FILE: Final = re.compile(r".*\.([0-9]{1,10})", re.DOTALL)
 _MOST_FILE: Final = (1 << 23) - 1  # 23 and 40 bits: file and place in a signed word
-_MOST_POS: Final = (1 << 40) - 1
+_POS_BITS: Final = 40
+_MOST_POS: Final = (1 << _POS_BITS) - 1
 _MOST_ORDER: Final = (1 << 32) - 2
 _DIGITS: Final = 20
 _UNTOLD: Final = 1  # order of an event where nobody tells it; the first one of a transaction has 2
@@ -68,6 +69,17 @@ def number_of(file: str | None) -> int | None:
     found = _FILE.fullmatch(file) if file else None
     number = int(found[1]) if found else -1
     return number if 0 <= number <= _MOST_FILE else None
+
+
+def place_of(position: bytes) -> tuple[int, int]:
+    """Return the number of the file and the place that a position has, also what was read has."""
+    _, file, pos, _ = _LAYOUT.unpack(position)
+    return (file - FIRST_FILE, pos) if file >= FIRST_FILE else (pos >> _POS_BITS, pos & _MOST_POS)
+
+
+def begun_place(number: int) -> tuple[int, int] | None:
+    """Return file and place of `MySqlPositions.snapshot_of`; None for 0."""
+    return (number >> _POS_BITS, number & _MOST_POS) if number else None
 
 
 class MySqlPositions:
@@ -240,4 +252,4 @@ def _order(total_order: int | None) -> int:
 
 def _read(epoch: int, kind: int, file: int, pos: int) -> bytes:
     """Return the position of what was read at a place in the log."""
-    return _LAYOUT.pack(epoch, kind, file << 40 | min(pos, _MOST_POS), 0)
+    return _LAYOUT.pack(epoch, kind, file << _POS_BITS | min(pos, _MOST_POS), 0)

@@ -168,7 +168,12 @@ class PostgresDatabase(Database):
         return PostgresQuestions(self._access, name)
 
     def examine(
-        self, connector: CapturedTables | None, *, streams: bool, chosen: bool
+        self,
+        connector: CapturedTables | None,
+        *,
+        streams: bool,
+        chosen: bool,
+        offsets: Sequence[Mapping[str, Any]] = (),  # noqa: ARG002 - the server knows its reader
     ) -> Examination:
         """See `Database`."""
         ours = self._access

@@ -15,7 +15,7 @@ what is known. Every call has a deadline of its own, and each of the four `DEADL
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from lakemark.connectors.connector import Connector
 from lakemark.connectors.database import DatabaseAccess, Examination
@@ -84,7 +84,10 @@ def _seen(part: PipelinePart, deadline_s: float) -> _Seen:
     facts = answers.facts if answers else None
     connector = part.named(answers.connector) if answers else None
     streams = bool(facts and facts.runs)
-    database, about_database = _database(part.config, connector, deadline_s, streams=streams)
+    offsets = answers.offsets if answers else ()
+    database, about_database = _database(
+        part.config, connector, offsets, deadline_s, streams=streams
+    )
     qualifier = connector.qualifier if connector else ""
     findings = [part.finding(one, qualifier) for one in (*about_connector, *about_database)]
     return _Seen(part, connector, facts, database.tables if database else None, findings)
@@ -110,7 +113,12 @@ def _connector(config: Config, deadline_s: float) -> tuple[ConnectorAnswers | No
 
 
 def _database(
-    config: Config, connector: Connector | None, deadline_s: float, *, streams: bool
+    config: Config,
+    connector: Connector | None,
+    offsets: Sequence[Mapping[str, Any]],
+    deadline_s: float,
+    *,
+    streams: bool,
 ) -> tuple[Examination | None, list[Finding]]:
     if config.database is None:
         reason = "is not configured: there are no snapshots, and types come from schemas or a file"
@@ -123,7 +131,9 @@ def _database(
     try:
         examination = Question(
             "the database",
-            lambda: database.examine(connector, streams=streams, chosen=bool(named)),
+            lambda: database.examine(
+                connector, streams=streams, chosen=bool(named), offsets=offsets
+            ),
         ).result(deadline_s)
     except LakemarkError as error:
         return None, [

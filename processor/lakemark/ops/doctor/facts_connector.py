@@ -1,6 +1,8 @@
 """Asks Kafka Connect, or reads the connector's file, for `checks_connector`."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lakemark.connectors import connector as connectors
 from lakemark.connectors.connect_rest import ConnectRest
@@ -13,10 +15,17 @@ from lakemark.settings.config import Config
 
 @dataclass(frozen=True, slots=True)
 class ConnectorAnswers:
-    """The connector as the pipeline uses it, and the facts that the doctor checks."""
+    """The connector as the pipeline uses it, and the facts that the doctor checks.
+
+    Attributes:
+        connector: as the pipeline uses it.
+        facts: of it.
+        offsets: what Connect has committed for it; none where Connect does not tell.
+    """
 
     connector: Connector
     facts: ConnectorFacts
+    offsets: Sequence[Mapping[str, Any]] = ()
 
 
 def connector_facts(config: Config) -> ConnectorAnswers:
@@ -34,6 +43,7 @@ def connector_facts(config: Config) -> ConnectorAnswers:
         return ConnectorAnswers(connector, facts)
     with ConnectRest(config.source.connect) as rest:
         status, worker = rest.status(), rest.worker()
+    offsets, why = _offsets(config)
     facts = ConnectorFacts(
         name=connector.name,
         settings=connector.settings,
@@ -44,16 +54,22 @@ def connector_facts(config: Config) -> ConnectorAnswers:
         version=worker.version,
         cluster_id=worker.cluster_id,
         skew_s=worker.skew_s,
-        committed=_committed(config, connector) if config.output else None,
+        committed=_committed(connector, offsets, why) if config.output else None,
     )
-    return ConnectorAnswers(connector, facts)
+    return ConnectorAnswers(connector, facts, offsets)
 
 
-def _committed(config: Config, connector: Connector) -> CommittedOffsets:
-    """Return the position that the connector has committed, or the reason why it is unknown."""
-    kind, server = database_kind(connector.settings), connector.topic_prefix
+def _offsets(config: Config) -> tuple[Sequence[Mapping[str, Any]], str]:
+    """Return what Connect has committed for the connector, or the reason why it is unknown."""
     try:
-        offsets = connectors.offsets(config)
+        return connectors.offsets(config), ""
     except LakemarkError as error:
-        return CommittedOffsets(b"", error.message)
-    return CommittedOffsets(kind.committed_position(offsets, 0, server=server))
+        return (), error.message
+
+
+def _committed(
+    connector: Connector, offsets: Sequence[Mapping[str, Any]], why: str
+) -> CommittedOffsets:
+    """Return the position that the connector has committed, or why it is unknown."""
+    kind, server = database_kind(connector.settings), connector.topic_prefix
+    return CommittedOffsets(kind.committed_position(offsets, 0, server=server), why)

@@ -3,6 +3,7 @@
 import pytest
 
 from lakemark.connectors.mysql import checks_server, checks_tables
+from lakemark.connectors.mysql.binlog_place import WhoseLog
 from lakemark.connectors.mysql.catalog_facts import Cascade
 from lakemark.connectors.mysql.checks_server import DatabaseFacts, ServerFacts
 from lakemark.connectors.mysql.checks_tables import Relation
@@ -21,11 +22,11 @@ GOOD = {
 }
 
 
-def of_server(*, reader="5501", is_mariadb=True, may_ask=True, **variables):
+def of_server(*, reader="5501", is_mariadb=True, may_ask=True, log=WhoseLog.OWN, **variables):
     server = ServerFacts(
         "localhost:3306", "lakemark@%", "11.4.5", is_mariadb, GOOD | variables, 0.1, may_ask
     )
-    return checks_server.findings(DatabaseFacts(server, reader))
+    return checks_server.findings(DatabaseFacts(server, reader, log))
 
 
 def bad(findings):
@@ -74,6 +75,22 @@ def test_rights_that_lack_are_named():
     assert bad(found) == {("rights", Verdict.ERROR)}
     (one,) = (one for one in found if one.check == "rights")
     assert one.mend.startswith("GRANT REPLICATION CLIENT, XA_RECOVER_ADMIN")
+
+
+@pytest.mark.parametrize(
+    ("log", "is_mariadb", "verdict", "mend"),
+    [
+        (WhoseLog.OTHER, True, Verdict.ERROR, "let database.url lead to"),
+        (WhoseLog.OTHER, False, Verdict.ERROR, "let database.url lead to"),
+        (WhoseLog.HIDDEN, True, Verdict.WARNING, "GRANT BINLOG MONITOR"),
+        (WhoseLog.HIDDEN, False, Verdict.WARNING, "GRANT REPLICATION SLAVE"),
+        (WhoseLog.UNKNOWN, False, Verdict.OK, ""),
+    ],
+)
+def test_a_server_whose_log_may_be_another_one_is_named(log, is_mariadb, verdict, mend):
+    (one,) = (f for f in of_server(log=log, is_mariadb=is_mariadb) if f.check == "same log")
+    assert one.verdict is verdict
+    assert one.mend.startswith(mend)
 
 
 def of_tables(*relations, is_mariadb=True, generated_lost=False, chosen=True):
