@@ -10,12 +10,14 @@ connector reads, and the same life of it: a server that crashed may have lost th
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from lakemark.connectors.database import ReachedPlace, Watermark
 from lakemark.connectors.mysql.positions import POSITIONS, pack
+from lakemark.model.positions import LoggedEvent
 
 _SERVERS: Final = re.compile(r"(?=[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-)")
 """Where the next server's uuid begins; nothing stands between it and the thread before it."""
@@ -138,21 +140,42 @@ def newest_of(gtids: str) -> dict[str, int]:
     return newest
 
 
-def may_begin(kind: str, text: str, reached: ReachedPlace) -> bool:
-    """Say whether what begins at the place in a server's log may begin there in the connector's.
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """An entry of a server's log, as SHOW BINLOG EVENTS tells it.
+
+    Attributes:
+        kind: `Event_type`.
+        text: `Info`.
+    """
+
+    kind: str
+    text: str
+
+    def begins(self) -> LoggedEvent | None:
+        """Return the transaction that begins with it; None for any other entry."""
+        name = _NAME.search(self.text) if self.kind.startswith(_BEGINS) else None
+        return POSITIONS.event_of(name[1], pack(0, 0, 0)) if name else None
+
+
+def may_stand(entries: Sequence[LogEntry], reached: ReachedPlace) -> bool:
+    """Say whether what stands in a server's log at a place may stand there in the connector's.
+
+    Numbers of transactions rise in each log. So in the log of a replica that has an entry at the
+    same place by chance, and its transactions at higher places, what follows there is too old.
 
     Args:
-        kind: `Event_type` of SHOW BINLOG EVENTS; empty where the log ends there.
-        text: its `Info`.
+        entries: that at the place, and some behind it; none where the log ends there.
         reached: by the connector.
     """
     if not reached.transactions:  # nothing more is known of the place
         return True
-    if not kind:
+    if not entries:
         return reached.is_end
-    name = _NAME.search(text) if kind.startswith(_BEGINS) else None
-    event = POSITIONS.event_of(name[1], pack(0, 0, 0)) if name else None
-    if event is None:
-        return True
-    newest = reached.transactions.get(event.origin, 0)
-    return event.number > newest if reached.is_end else event.number == newest
+    here, *later = (entry.begins() for entry in entries)
+    if reached.is_end:
+        later.append(here)
+    elif here is not None and reached.transactions.get(here.origin) != here.number:
+        return False
+    begun = (event for event in later if event is not None)
+    return all(event.number > reached.transactions.get(event.origin, 0) for event in begun)

@@ -6,9 +6,9 @@ other. The numbers of servers in events tell nothing: a replica's log has those 
 questions tell, both of the newest event that has come:
 
 * whether the server has its transaction: a replica that is behind has not, nor has a stranger;
-* what begins at its very place in the server's log. The server goes there at once, and compares the
-  checksum: a place in the midst of an event is told from a beginning. Where a transaction begins,
-  it must be that of the event.
+* what stands at its very place in the server's log. The server goes there at once, and compares the
+  checksum: a place in the midst of an entry is told from a beginning. Where a transaction begins,
+  it must be that of the event, and the next ones newer.
 
 MariaDB answers the latter to who may ask where the log ends, MySQL to who may read the log.
 """
@@ -21,9 +21,10 @@ import pymysql
 from lakemark.connectors.database import ReachedPlace
 from lakemark.connectors.mysql.binlog_place import (
     UUID_LENGTH,
+    LogEntry,
     WhoseLog,
     held_ids,
-    may_begin,
+    may_stand,
     newest_of,
 )
 from lakemark.connectors.mysql.binlog_snapshot import NO_PRIVILEGE, log_status
@@ -32,7 +33,9 @@ from lakemark.connectors.mysql.mysql_session import Session
 from lakemark.connectors.mysql.positions import begun_place, place_of
 from lakemark.errors import ConfigError, DependencyError
 
-_AT: Final = "SHOW BINLOG EVENTS IN %s FROM {} LIMIT 1"
+_AT: Final = (
+    "SHOW BINLOG EVENTS IN %s FROM {} LIMIT 20"  # mostly the next transaction is among them
+)
 _REFUSED: Final = 1227
 _NOTHING_THERE: Final = 1220
 """SHOW BINLOG EVENTS: no such file, or nothing begins at the place; only the text tells which."""
@@ -114,5 +117,5 @@ def _at(session: Session, file: int, pos: int, reached: ReachedPlace) -> WhoseLo
         if number_in(error) != _NOTHING_THERE:
             raise
         return WhoseLog.UNKNOWN if _NO_FILE in str(error) else WhoseLog.OTHER
-    kind, text = (entries[0][2], entries[0][5]) if entries else ("", "")
-    return WhoseLog.OWN if may_begin(kind, text, reached) else WhoseLog.OTHER
+    found = [LogEntry(kind, text) for _, _, kind, _, _, text in entries]
+    return WhoseLog.OWN if may_stand(found, reached) else WhoseLog.OTHER

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.connectors.database import ReachedPlace
-from lakemark.connectors.mysql.binlog_place import may_begin, newest_of
+from lakemark.connectors.mysql.binlog_place import LogEntry, may_stand, newest_of
 from lakemark.connectors.mysql.positions import POSITIONS, begun_place, pack, place_of
 
 SERVER, OTHER = "33cc7b62-eb8a-11f1-9a9d-02fc00000001", "43cc7b62-eb8a-11f1-9a9d-02fc00000001"
@@ -34,7 +34,8 @@ AT = pack(0, 7, 500)
     ],
 )
 def test_the_newest_event_stands_at_its_place_in_its_transaction(kind, text, transactions, own):
-    assert may_begin(kind, text, ReachedPlace(AT, transactions)) is own
+    entries = [LogEntry(kind, text)] if kind else []
+    assert may_stand(entries, ReachedPlace(AT, transactions)) is own
 
 
 @pytest.mark.parametrize(
@@ -49,12 +50,43 @@ def test_the_newest_event_stands_at_its_place_in_its_transaction(kind, text, tra
     ],
 )
 def test_what_comes_next_stands_where_all_that_was_committed_ends(kind, text, own):
-    assert may_begin(kind, text, ReachedPlace(AT, {"0": 193}, is_end=True)) is own
+    entries = [LogEntry(kind, text)] if kind else []
+    assert may_stand(entries, ReachedPlace(AT, {"0": 193}, is_end=True)) is own
 
 
 def test_where_the_connector_began_anything_may_begin_or_nothing():
-    assert may_begin("", "", ReachedPlace(begun_at=1))
-    assert may_begin("Gtid", "BEGIN GTID 0-101-194", ReachedPlace(begun_at=1))
+    assert may_stand([], ReachedPlace(begun_at=1))
+    assert may_stand([LogEntry("Gtid", "BEGIN GTID 0-101-194")], ReachedPlace(begun_at=1))
+
+
+@pytest.mark.parametrize(
+    ("following", "own"), [(194, True), (199, True), (193, False), (12, False)]
+)
+@pytest.mark.parametrize(
+    "here", [LogEntry("Update_rows", "table_id: 9"), LogEntry("Gtid", "BEGIN GTID 0-101-193")]
+)
+def test_what_follows_is_newer_in_the_same_log(here, following, own):
+    """An entry may stand at the place by chance, with older transactions behind it."""
+    others = [LogEntry("Xid", "COMMIT"), LogEntry("Gtid", "BEGIN GTID 5-101-2")]
+    entries = [here, *others, LogEntry("Gtid", f"BEGIN GTID 0-101-{following}")]
+    assert may_stand(entries, ReachedPlace(AT, {"0": 193})) is own
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 19))
+def test_a_replica_with_its_transactions_at_higher_places_is_told_wherever_entries_meet(
+    newest, behind, read
+):
+    """Of each place that both logs have; the replica has older transactions there."""
+
+    def log(first):
+        for number in range(first, first + 8):
+            yield LogEntry("Gtid", f"SET @@SESSION.GTID_NEXT= '{SERVER}:{number}'")
+            yield from (LogEntry("Table_map", ""), LogEntry("Write_rows", ""), LogEntry("Xid", ""))
+
+    reached = ReachedPlace(AT, {SERVER: newest + behind})
+    assert may_stand([*log(newest + behind)][2 : read + 3], reached)
+    theirs = [*log(newest)][2:]
+    assert not may_stand(theirs[:20], reached)
 
 
 FILES, PLACES = st.integers(0, (1 << 23) - 1), st.integers(0, (1 << 40) - 1)
