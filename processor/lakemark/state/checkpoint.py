@@ -29,6 +29,7 @@ _IDENTITY: Final = "lakemark/pipeline.json"
 _FIRST: Final = "lakemark/first.json"
 _HANDLING: Final = "lakemark/handling.json"
 _REWRITE: Final = "lakemark/rewrite.json"
+_BEGINS: Final = "0v1\n"  # before a source's first offsets: Spark's mark of their form
 
 
 class Identity(msgspec.Struct):
@@ -266,6 +267,20 @@ class Checkpoint:
             msgspec.json.decode(blob.partition(b"\n")[2] or b"{}", type=Offsets) for blob in blobs
         ]
 
+    def topics_ahead(self) -> set[str]:
+        """Return the topics that the query goes on with, lakemark's own among them.
+
+        Those of a batch that was planned and not committed, too, and before the first commit those
+        that the query begins with.
+        """
+        ahead = {topic for batch in self._ahead() for one in self.offsets(batch) for topic in one}
+        return ahead if self._batches("commits") else ahead.union(self.begun())
+
+    def _ahead(self) -> list[int]:
+        """Return the newest committed batch, and those that are planned after it."""
+        committed = max(self._batches("commits"), default=0)
+        return [batch for batch in self._batches("offsets") if batch >= committed]
+
     def amend(
         self,
         change: Callable[[PipelineState], object],
@@ -275,8 +290,8 @@ class Checkpoint:
     ) -> None:
         """Let the query go on at these offsets of some topics; only while it is stopped.
 
-        A batch that was planned but not committed has nothing of these topics then. Can be
-        repeated: `claim` ends what a crash interrupts.
+        A batch that was planned but not committed has nothing of these topics then, and before the
+        first commit the query begins so. Can be repeated: `claim` ends what a crash interrupts.
 
         Args:
             change: makes the same change in the state after a batch.
@@ -284,27 +299,42 @@ class Checkpoint:
             own: lakemark's own topics.
         """
         files: dict[str, bytes] = {}
-        planned, committed = self._batches("offsets"), self._batches("commits")
-        for batch in [b for b in planned if b >= max(committed, default=0)]:
+        committed = self._batches("commits")
+        for batch in self._ahead():
             name = f"offsets/{batch}"
             files[name] = amended(self._read(name) or b"", topics, own=own)
+        if not committed:
+            files |= self._begun_amended(topics, own)
         states = self._batches("lakemark/state", suffix=".json")
         for batch in [b for b in states if b >= max(committed, default=0)]:
             state = self.load(batch)
             change(state)
             files[_name(batch)] = stored_form.encode(state)
-        if not states and self._read(_FIRST) is not None:
+        if not committed and self._read(_FIRST) is not None:
             state = self.load(-1)
             change(state)
             files[_FIRST] = stored_form.encode(state)
         self._rewrite(files)
+
+    def _begun_amended(
+        self, topics: Mapping[str, Mapping[int, int]], own: Collection[str]
+    ) -> dict[str, bytes]:
+        """Return the files that say where each source begins, with other offsets of some topics."""
+        sources = self._batches("sources")
+        lines = [msgspec.json.encode(one).decode() for one in self.begun_by_source()]
+        blob = "\n".join(["v1", "{}", *lines]).encode()
+        after = amended(blob, topics, own=own).decode().splitlines()[2:]
+        return {
+            f"sources/{number}/0": f"{_BEGINS}{line}".encode()
+            for number, line in zip(sources, after, strict=True)
+        }
 
     # -- of a query without Spark: the same files, in the same forms ------------------------------
 
     def note_query(self, query: str, begun: Sequence[Offsets]) -> None:
         """Note a new query's id, and where each of its sources begins."""
         for number, offsets in enumerate(begun):
-            self._write(f"sources/{number}/0", b"0v1\n" + msgspec.json.encode(offsets))
+            self._write(f"sources/{number}/0", _BEGINS.encode() + msgspec.json.encode(offsets))
         self._write("metadata", msgspec.json.encode({"id": query}))
 
     def note_planned(self, batch: int, ends: Sequence[Offsets]) -> None:

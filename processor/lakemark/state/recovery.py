@@ -13,7 +13,7 @@ A new checkpoint begins at the end of the control topic: the records there were 
 checkpoint that is no more. `control_records.first_state` keeps some of their effects.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -80,7 +80,11 @@ def go_over(
         state = stored_form.copied(before)
         changed = selection.select(state, wanted)
         late = set(cluster.topics(*patterns)) - set(state.offsets)
+        unread = {t for t in checkpoint.topics_ahead() if not wanted.topic(t)}.difference(
+            names.all()
+        )
         begun = {} if planned else checkpoint.begun()
+        aside = {topic: begun.pop(topic) for topic in unread.intersection(begun)}
         asked = {*state.offsets, *own, *begun, *(late if planned else ())}
         held = _held(cluster, sorted(asked))
         ends = _ends(config, filter(begins, late), held) if planned else {}
@@ -98,7 +102,7 @@ def go_over(
             hint=f"empty {config.checkpoint} and start again; then, for the rows from before: "
             "lakemark snapshot start '.*'",
         )
-    work = _Work(wanted, changed, found, own_found, held, names.control, ends)
+    work = _Work(wanted, changed, found, own_found, held, names.control, ends, unread, aside)
     topics = work.topics(state, _begins_late(state, late, held) | ends if planned else {})
     if topics or changed.left or changed.back or changed.uncaptured:
         work.say(topics)
@@ -112,7 +116,16 @@ def go_over(
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The changes that a start makes to the checkpoint."""
+    """The changes that a start makes to the checkpoint.
+
+    Attributes:
+        wanted, changed, held: see `go_over`.
+        found, own: gaps in change topics, and in lakemark's own.
+        control: the control topic.
+        ends: of topics that begin there.
+        unread: topics that the query would go on with, and that nobody reads now.
+        aside: those of them that the query was to begin with, and where: no batch has come so far.
+    """
 
     wanted: Wanted
     changed: Changed
@@ -121,10 +134,12 @@ class _Work:
     held: Held
     control: str
     ends: Offsets
+    unread: Collection[str]
+    aside: Offsets
 
     def topics(self, state: PipelineState, late: Offsets) -> Offsets:
         """Return the offsets of topics in which the query goes on elsewhere than it stopped."""
-        topics: Offsets = {topic: {} for topic in self.changed.topics_left}
+        topics: Offsets = {topic: {} for topic in (*self.unread, *self.changed.topics_left)}
         topics |= {topic: state.offsets[topic] for topic in self.changed.topics_back}
         topics |= late
         return topics | self._first(*self.found, *self.own)
@@ -136,6 +151,7 @@ class _Work:
         """Change the state after a batch to the one that the query goes on from."""
         selection.select(state, self.wanted)
         state.offsets |= {topic: dict(ends) for topic, ends in self.ends.items()}
+        state.left_offsets |= self.aside  # the first batch is repeated without them
         anew = {gap.topic for gap in self.found if gap.code != EXPIRED}
         data_loss.begin_again(state, self._first(*self.found), anew=anew)
         for gap in self.found:

@@ -71,7 +71,7 @@ def select(state: PipelineState, wanted: Wanted) -> Changed:
         _leave(state, name, captured=wanted.captured(name))
     topics_left = [topic for topic in state.offsets if not wanted.topic(topic)]
     for topic in topics_left:
-        _leave_topic(state, topic)
+        state.left_offsets[topic] = state.offsets.pop(topic)
     return Changed(tuple(left), tuple(back), tuple(uncaptured), tuple(topics_left), topics_back)
 
 
@@ -105,13 +105,6 @@ def _leave(state: PipelineState, name: str, *, captured: bool) -> None:
     if entry.state == STREAMING:
         entry.progress.hold(entry.topics, state.offsets, state.applied)
     state.left[name] = LeftOut(entry, captured)
-
-
-def _leave_topic(state: PipelineState, topic: str) -> None:
-    """Take a topic out; keep its offsets only if a table came in it."""
-    offsets = state.offsets.pop(topic)
-    if any(topic in entry.topics for entry in state.entries()):
-        state.left_offsets[topic] = offsets
 
 
 def _topics_back(state: PipelineState, wanted: Wanted) -> Offsets:

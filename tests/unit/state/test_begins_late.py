@@ -76,3 +76,62 @@ def test_else_its_topics_are_read_whole(checkpoint):
 
 def test_those_that_are_read_go_on_where_they_were(checkpoint):
     assert begun(checkpoint, begins=lambda _: False)[0] == {READ: 7}
+
+
+# --- a connector that goes away before what was planned of it has been read -------------------------
+
+WITHOUT = Wanted(READ.__eq__, TableChoice({}, []), lambda _: True)
+
+
+def again(checkpoint, wanted):
+    """Start again with what is wanted now; return the state."""
+    return recovery.go_over(config(), checkpoint, wanted, [".*"])
+
+
+def test_a_planned_batch_has_nothing_of_a_topic_that_nobody_reads(checkpoint):
+    """The batch is repeated: its records would be taken for another connector's, and be lost."""
+    checkpoint.note_planned(1, [{READ: {0: 9}, JOINS: {0: 5}}, {}, {}])
+    state = again(checkpoint, WITHOUT)
+    assert checkpoint.offsets(1) == [{READ: {0: 9}}, {}, {}]
+    assert state.offsets == {READ: {0: 7}}
+    again(checkpoint, EVERYTHING)
+    assert checkpoint.offsets(1) == [{READ: {0: 9}}, {}, {}], "it begins with the batch after"
+
+
+@pytest.fixture
+def first(tmp_path, monkeypatch):
+    """One whose query has planned its first batch: with an end of the log, and with more."""
+    monkeypatch.setattr(recovery.brokers, "Cluster", Cluster)
+    made = Checkpoint(LocalFiles(tmp_path), str(tmp_path))
+    made.begin(PipelineState())
+    made.note_query("q", [{READ: {0: 3}, JOINS: {0: 2}}, {}, {}])
+    made.note_planned(0, [{READ: {0: 9}, JOINS: {0: 5}}, {}, {}])
+    return made
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_so_has_the_first_one_and_where_a_topic_was_to_begin_is_kept(first, saved):
+    if saved:  # the batch came as far as that
+        first.save(PipelineState(batch=0, offsets={READ: {0: 9}, JOINS: {0: 5}}))
+    again(first, WITHOUT)
+    assert first.begun_by_source() == [{READ: {0: 3}}, {}, {}]
+    assert first.offsets(0) == [{READ: {0: 9}}, {}, {}]
+    state = first.load(-1)
+    assert state.left_offsets == {JOINS: {0: 2}}
+
+    state.batch, state.offsets = 0, {READ: {0: 9}}
+    first.save(state)
+    first.note_committed(0)
+    assert again(first, EVERYTHING).offsets == {READ: {0: 9}, JOINS: {0: 2}}
+    assert first.offsets(0) == [{READ: {0: 9}, JOINS: {0: 2}}, {}, {}]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_it_is_back_before_the_first_commit(first, saved):
+    if saved:
+        first.save(PipelineState(batch=0, offsets={READ: {0: 9}, JOINS: {0: 5}}))
+    again(first, WITHOUT)
+    again(first, EVERYTHING)
+    assert first.begun_by_source() == [{READ: {0: 3}, JOINS: {0: 2}}, {}, {}]
+    ends, *_ = first.offsets(0)
+    assert ends == {READ: {0: 9}, JOINS: {0: 2}}, "nothing of it: that comes with the next batch"
