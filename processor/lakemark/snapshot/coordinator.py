@@ -36,6 +36,7 @@ from lakemark.snapshot.runs import Chunk, Run, TableRun
 from lakemark.snapshot.signal_processor import SignalProcessor
 from lakemark.snapshot.snapshot_state import Settings, SnapshotState
 from lakemark.snapshot.table_completion import TableCompletion
+from lakemark.state import tables
 from lakemark.state.progress import PAGE_PREFIX
 
 log = structlog.get_logger(__name__)
@@ -278,7 +279,7 @@ class Coordinator:
         proof = seen.after if isinstance(seen, Watermark) else seen
         place = positions.of_epoch(stream.epoch, proof.place) if proof.place else b""
         if place and place < stream.reached.position:
-            self._tick_failed(_other_log())
+            self._tick_failed(_other_log(self.state.settings.qualifier))
         self.ticking = False
         for end, window in (("close", closes), ("open", opens)):
             if place and window is not None:
@@ -357,11 +358,11 @@ class Coordinator:
                     self.store.begin_again(run, table, "its rows need to be read anew")
 
 
-def _other_log() -> DependencyError:
+def _other_log(connector: str) -> DependencyError:
     return DependencyError(
         "the log of the database ends before events that were applied: it is another server's",
         code="other-log",
         hint="let database.url lead to the server that the connector reads; after a failover it"
-        " goes on by itself once events of the new server have come, or by: lakemark recover"
-        " --new-epoch",
+        " goes on by itself once events of the new server have come, or by: "
+        + tables.new_epoch_command(connector),
     )

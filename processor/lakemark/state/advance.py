@@ -62,7 +62,7 @@ HINTS: Final = {
     "key-out-of-range": "change the value in the database, to infinity where that is meant; then: "
     "lakemark table skip {table}",
     LOG_CHANGED: "it goes on by itself, unless another table has stopped with position-regressed",
-    "position-regressed": "if the source was restored or failed over: lakemark recover --new-epoch",
+    "position-regressed": "if the source was restored or failed over: {new_epoch}",
     "output-forbidden": "lakemark needs Write and Describe on the topic and on the transactional "
     "ids NAME.output.*, and Read on the groups NAME.output.*",
     "output-topic-missing": "make the topic, or let lakemark make it (Create on the cluster)",
@@ -187,7 +187,8 @@ def settle(
                 continue
             if catalog(table) and (code in SCHEMA_CODES or code == "schema-stale"):
                 done.refresh.setdefault(table, set()).update(found.unknown_columns)
-            hint = HINTS.get(code, "").format(table=table)
+            command = tables.new_epoch_command(report.connector)
+            hint = HINTS.get(code, "").format(table=table, new_epoch=command)
             stop(
                 table,
                 to=tables.ERRORED,

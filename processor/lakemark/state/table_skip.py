@@ -14,7 +14,14 @@ import msgspec
 from lakemark.errors import PipelineError, nearest
 from lakemark.state import stored_form
 from lakemark.state.data_loss import CONTROL_LOST
-from lakemark.state.tables import CATCHING_UP, ERRORED, PAUSED, STREAMING, TableState
+from lakemark.state.tables import (
+    CATCHING_UP,
+    ERRORED,
+    PAUSED,
+    STREAMING,
+    TableState,
+    new_epoch_command,
+)
 
 STANDING: Final = (PAUSED, ERRORED)
 """States in which a table waits, with changes that it has not applied."""
@@ -129,7 +136,7 @@ def rebuildable(table: str, record: bytes) -> TableState:
         raise PipelineError(
             f"{table} stands still because its source went back in time: a skip does not help",
             code="position-regressed",
-            hint="lakemark recover --new-epoch",
+            hint=state.hint or new_epoch_command(""),
         )
     return state
 

@@ -484,6 +484,16 @@ def new_epoch(
             entry.resume(state.batch)
 
 
+def new_epoch_command(connector: str) -> str:
+    """Return the command with which a person says that a connector's source went back in time.
+
+    Args:
+        connector: its qualifier; empty for the only one.
+    """
+    command = "lakemark recover --new-epoch"
+    return f"{command} --connector {connector}" if connector else command
+
+
 def _entries_of(state: PipelineState, connector: str) -> list[TableState]:
     named = state.named_entries()
     return [entry for table, entry in named if unqualified(connector, table) is not None]

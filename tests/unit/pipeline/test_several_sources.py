@@ -99,6 +99,7 @@ def test_an_epoch_of_one_begins_for_its_own_tables_alone(mall):
     mall.crm("c", 3, 2, file=2, ts=9_000, v="restored")
     mall.run()
     assert mall.state.tables[CRM].code == "position-regressed"
+    assert mall.state.tables[CRM].hint.endswith("recover --new-epoch --connector shop.eu")
     mall.records.append({"type": "new-epoch", "id": "n", "connector": "shop.eu"})
     mall.put("u", 400, 1, v="older")
     mall.run()
