@@ -10,18 +10,19 @@ A checkpoint that cannot be read from here makes the lag unknown, and nothing el
 """
 
 import time
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Final, TypeVar
 
 import msgspec
 
 from lakemark.connectors.connector import Connector
-from lakemark.connectors.parts import parts_of
+from lakemark.connectors.parts import PipelinePart, parts_of
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.kafka.brokers import Cluster
 from lakemark.kafka.records import read_all
 from lakemark.model.offsets import Offsets
-from lakemark.ops import lag, settings_record, source_watch
+from lakemark.ops import lag, question, settings_record, source_watch
 from lakemark.ops.board import Board
 from lakemark.ops.question import Question
 from lakemark.ops.served import served_status
@@ -36,8 +37,12 @@ DEADLINE_S: Final = 60.0
 """For everything that the brokers have to say; each call has `kafka.timeout` of its own."""
 
 _CHECKPOINT_S: Final = 10.0  # an object store that is away; the lag is unknown then
+_SOURCE_S: Final = 15.0  # those of several that hang, after one has answered: its three questions
 _DAY_MS: Final = 86_400_000
 _AGAIN_MS: Final = 60_000  # of clocks that do not agree
+
+
+T = TypeVar("T")
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -124,20 +129,34 @@ class Lookout:
         return msgspec.structs.replace(status, tables=tables, pipeline=now)
 
     def _look_at_source(self) -> None:
-        """Look at the source for the board; that it cannot be asked is a problem of its own."""
-        here, away = list[tuple[Config, Connector]](), list[tuple[str, LakemarkError]]()
-        for part in parts_of(self._config):
-            try:
-                here.append((part.config, part.read(attempts=1)))
-            except LakemarkError as error:
-                if not self._config.several:
-                    self._board.source(source_watch.unknown(part.config, error))
-                    return
-                away.append((part.name, error))
+        """Look at the source for the board; that it cannot be asked is a problem of its own.
+
+        All connectors are asked at once: one that hangs takes nobody else's time.
+        """
+        here, away = list[tuple[PipelinePart, Connector]](), list[tuple[str, LakemarkError]]()
+        parts = parts_of(self._config)
+        read = self._asked({one.name: partial(one.read, attempts=1) for one in parts})
+        for part in parts:
+            answer = read[part.name]
+            if not isinstance(answer, LakemarkError):
+                here.append((part, answer))
+            elif self._config.several:
+                away.append((part.name, answer))
+            else:
+                self._board.source(source_watch.unknown(part.config, answer))
+                return
         if self._config.several:
-            self._board.connectors({one.qualifier: one.name for _, one in here}, away)
-        for config, connector in here:
-            source_watch.look_once(config, connector, self._board)
+            self._board.connectors({one.qualifier: part.name for part, one in here}, away)
+        look = partial(source_watch.look_once, board=self._board)
+        looks = self._asked({part.name: partial(look, part.config, one) for part, one in here})
+        for error in looks.values():
+            if error is not None and error.code != "no-answer":
+                raise error
+
+    def _asked(self, questions: Mapping[str, Callable[[], T]]) -> dict[str, T | LakemarkError]:
+        """Ask connectors at once; see `question.answers`."""
+        asked = {name: Question(f"the connector {name}", ask) for name, ask in questions.items()}
+        return question.answers(asked, longer_s=_SOURCE_S)
 
     def _place(self) -> tuple[int, Offsets]:
         """Return batch and offsets of the checkpoint; none where it cannot be read from here."""

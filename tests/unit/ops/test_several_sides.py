@@ -1,6 +1,7 @@
 """The board of a pipeline with several connectors: what is each one's, and whose lag a table has."""
 
 import json
+import threading
 from pathlib import Path
 
 import msgspec
@@ -8,8 +9,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from prometheus_client import CollectorRegistry, generate_latest
 
+from lakemark.connectors.parts import PipelinePart
 from lakemark.errors import DependencyError
-from lakemark.ops import lag
+from lakemark.ops import lag, overview
 from lakemark.ops.board import Board
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.status import CatalogChange, CatalogNow, SourceNow, SourceProblem
@@ -17,6 +19,7 @@ from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Subject
 from lakemark.state.tables import PipelineState
+from tests.kit.connector_settings import POSTGRES, config
 from tests.kit.table_states import table_state
 from tests.unit.cli.test_status_cli import output
 from tests.unit.ops.test_board import Clock
@@ -139,3 +142,28 @@ def test_metrics_have_a_label_for_each(board, clock):
     for name, up in (("shop-db", 1), ("crm-db", 0), ("old", 0)):
         assert f'lakemark_source_up{{connector="{name}"}} {up}.0' in text
     assert 'state{connector="crm-db",state="FAILED"} 1.0' in text
+
+
+def test_one_that_hangs_takes_nobody_elses_time_when_a_command_looks(tmp_path, monkeypatch):
+    entries = []
+    for name in ("shop", "crm"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**POSTGRES, "topic.prefix": name}))
+        entries.append({"connector_file": str(tmp_path / f"{name}.json")})
+    hangs, read = threading.Event(), PipelinePart.read
+
+    def reads(part, *, attempts):
+        if part.name == "crm.json":
+            hangs.wait(60)
+        return read(part, attempts=attempts)
+
+    monkeypatch.setattr(PipelinePart, "read", reads)
+    monkeypatch.setattr(overview, "_SOURCE_S", 0.1)
+    monkeypatch.setattr(overview, "served_status", lambda _: None)
+    monkeypatch.setattr(overview, "read_all", lambda *_, **__: [])
+    monkeypatch.setattr(
+        overview.source_watch, "look_once", lambda _, one, board: board.gone([], one.qualifier)
+    )
+    settings = config(source={"connectors": entries}, database=None)
+    seen = overview.Lookout(settings).look(deadline_s=20).status.connectors
+    hangs.set()
+    assert {one.name: one.code for one in seen} == {"shop.json": "", "crm.json": "no-answer"}
