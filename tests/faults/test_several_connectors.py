@@ -7,13 +7,14 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from confluent_kafka import Message
 
 from stack import shop
 from stack.compare import Comparer
 from stack.database import Database
 from stack.local import Servers
 from stack.mysql import LocalBinlogServer
-from stack.processes import wait_for
+from stack.processes import StackError, wait_for
 from stack.servers import Way
 from stack.workload import Workload
 from tests.kit.nightly import NIGHTLY
@@ -49,9 +50,18 @@ class Several:
         for database in databases:
             self.comparer(database).wait_until_equal(self.running.lakemark, deadline_s=EQUAL_S)
 
+    def table(self, database: Database, name: str) -> str:
+        """The name that a database's table has in the pipeline."""
+        return f"{database.name}.{database.identifier(name)}"
+
     def snapshot(self, name: str, *patterns: str) -> None:
         """Ask for a run, and wait until every connector concerned has ended its part."""
         self.running.lakemark.command("snapshot", "start", *patterns, "--id", name, "--wait")
+
+    def runs(self) -> dict[str, str]:
+        """What was said last of each run."""
+        answers = self.running.lakemark.command("snapshot", "status", "--output", "json")
+        return {run["id"]: run["type"] for run in json.loads(answers)}
 
     def status(self) -> dict[str, Any]:
         address = self.running.lakemark.events("http.listening")[-1]["address"]
@@ -96,8 +106,7 @@ def test_both_are_equal_after_snapshots_under_load(several: Several):
         several.snapshot("all", ".*")
         several.snapshot("mine", f"{several.stays.name}.public.orders")
     several.wait_equal(several.stays, several.dies)
-    answers = several.running.lakemark.command("snapshot", "status", "--output", "json")
-    runs = {run["id"]: run["type"] for run in json.loads(answers)}
+    runs = several.runs()
     for name in (
         f"all@{several.stays.name}",
         f"all@{several.dies.name}",
@@ -125,18 +134,68 @@ def test_a_database_that_is_killed_is_waited_for_by_its_own_tables_alone(several
 
 
 def test_a_start_does_not_wait_for_a_database_that_is_away(several: Several):
-    lakemark = several.running.lakemark
+    """What is asked of its tables meanwhile waits for it."""
+    lakemark, stays, dies = several.running.lakemark, several.stays, several.dies
+    orders = several.table(dies, "orders")
+    several.wait_equal(dies, stays)
     lakemark.kill()
     several.server.kill()
-    several.stays.execute("UPDATE orders SET note = 'while it is away'")
+    stays.execute("UPDATE orders SET note = 'while it is away'")
     lakemark.start()
-    several.wait_equal(several.stays)
-    away = several.status()[several.dies.name]
+    several.wait_equal(stays)
+    away = several.status()[dies.name]
     assert (away["state"], away["code"]) == ("away", "database-unavailable")
+    with pytest.raises(StackError, match="no-answer"):
+        several.snapshot("waits", orders, "--answer-within", "2s")
+    assert "is not read now" in lakemark.command("table", "pause", orders)
 
     several.server.start()
-    several.dies.revive()
-    several.dies.execute("UPDATE orders SET note = 'it is back'")
+    dies.revive()
+    dies.execute("UPDATE orders SET note = 'it is back'")
     lakemark.wait_for_event("connector.back", STATE_S)
-    several.wait_equal(several.dies, several.stays)
-    assert several.status()[several.dies.name]["state"] == "streaming"
+    several.running.wait_state(orders, "paused")
+    lakemark.command("table", "resume", orders)
+    several.wait_equal(dies, stays)
+    assert several.status()[dies.name]["state"] == "streaming"
+    wait_for(
+        lambda: several.runs().get(f"waits@{dies.name}") == "COMPLETED", STATE_S, "its snapshot"
+    )
+    assert f"waits@{stays.name}" not in several.runs(), "it answered for a table of another one"
+
+
+def test_a_new_epoch_of_one_connector_is_none_of_the_other(several: Several):
+    """As after a restore: an event that is newer, at a position that was applied long ago."""
+    lakemark, stays, dies = several.running.lakemark, several.stays, several.dies
+    orders = several.table(dies, "orders")
+    stays.execute("UPDATE orders SET note = 'it goes on'")
+    dies.execute("UPDATE orders SET note = 'before the restore'")
+    several.wait_equal(dies)
+    write_older(dies, "orders", b"before the restore")
+    several.running.wait_state(orders, "errored")
+    assert "position-regressed" in lakemark.command("status")
+    several.wait_equal(stays)
+
+    queued = len(lakemark.events("snapshot.queued"))
+    lakemark.command("recover", "--new-epoch", "--connector", dies.name)
+    lakemark.wait_for_event("pipeline.new_epoch", STATE_S)
+    (begun,) = lakemark.events("pipeline.new_epoch")
+    assert begun["connector"] == dies.name
+    several.running.wait_state(orders, "streaming")
+    several.wait_equal(dies, stays)  # by snapshots that come by themselves
+    tables = {event["table"] for event in lakemark.events("snapshot.queued")[queued:]}
+    assert orders in tables
+    assert all(table.startswith(f"{dies.name}.") for table in tables)
+
+
+def write_older(database: Database, table: str, mark: bytes) -> None:
+    """Write an event of MariaDB once more: of a second later, at the beginning of its log."""
+    kafka, topic = database.stack.kafka, database.topic(table)
+    written = kafka.read(topic, count=sum(kafka.end_offsets(topic).values()))
+    last = max((one for one in written if mark in (one.value() or b"")), key=Message.offset)
+    event = json.loads(last.value() or b"")
+    event["source"] |= {"file": "binlog.000001", "pos": 4}
+    for unit, second in {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}.items():
+        event["source"][unit] += second
+    producer = kafka.producer()
+    producer.produce(topic, json.dumps(event), last.key(), partition=last.partition() or 0)
+    assert producer.flush(30) == 0

@@ -330,6 +330,15 @@ def test_letters_of_one_that_is_away_are_named_and_the_others_are_replayed(
     assert len(sent(letters)) == 1
 
 
+def test_a_letter_is_its_tables_connectors_whatever_its_topic_is_called(several, letters):
+    several.away["crm"] = AWAY
+    letters.records = {KEY: b'{"crm.json": {"qualifier": "crm"}}'}
+    letters.letters = [record(7, table=f"crm.{ORDERS}", topic="routed")]
+    result = invoke("dlq", "replay", "--all", "-o", "json")
+    (refused,) = json.loads(result.stdout)["refused"]
+    assert refused["code"] == "database-unavailable"
+
+
 def test_without_any_connector_there_is_no_replay(several, letters):
     several.away |= {"shop": AWAY, "crm": AWAY}
     result = invoke("dlq", "replay", "--all")
