@@ -29,7 +29,6 @@ _IDENTITY: Final = "lakemark/pipeline.json"
 _FIRST: Final = "lakemark/first.json"
 _HANDLING: Final = "lakemark/handling.json"
 _REWRITE: Final = "lakemark/rewrite.json"
-_BEGINS: Final = "0v1\n"  # before a source's first offsets: Spark's mark of their form
 
 
 class Identity(msgspec.Struct):
@@ -320,21 +319,19 @@ class Checkpoint:
         self, topics: Mapping[str, Mapping[int, int]], own: Collection[str]
     ) -> dict[str, bytes]:
         """Return the files that say where each source begins, with other offsets of some topics."""
-        sources = self._batches("sources")
-        lines = [msgspec.json.encode(one).decode() for one in self.begun_by_source()]
-        blob = "\n".join(["v1", "{}", *lines]).encode()
-        after = amended(blob, topics, own=own).decode().splitlines()[2:]
-        return {
-            f"sources/{number}/0": f"{_BEGINS}{line}".encode()
-            for number, line in zip(sources, after, strict=True)
-        }
+        names = [f"sources/{source}/0" for source in self._batches("sources")]
+        blobs = [(self._read(name) or b"").partition(b"\n") for name in names]
+        lines = [offsets or b"{}" for _, _, offsets in blobs]
+        after = amended(b"\n".join([b"v1", b"{}", *lines]), topics, own=own).splitlines()[2:]
+        heads = [head + newline for head, newline, _ in blobs]  # Spark's mark of the form
+        return {n: head + line for n, head, line in zip(names, heads, after, strict=True) if head}
 
     # -- of a query without Spark: the same files, in the same forms ------------------------------
 
     def note_query(self, query: str, begun: Sequence[Offsets]) -> None:
         """Note a new query's id, and where each of its sources begins."""
         for number, offsets in enumerate(begun):
-            self._write(f"sources/{number}/0", _BEGINS.encode() + msgspec.json.encode(offsets))
+            self._write(f"sources/{number}/0", b"0v1\n" + msgspec.json.encode(offsets))
         self._write("metadata", msgspec.json.encode({"id": query}))
 
     def note_planned(self, batch: int, ends: Sequence[Offsets]) -> None:

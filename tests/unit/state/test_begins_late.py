@@ -1,6 +1,7 @@
 """A connector that joins a query which goes on: where the topics begin that were not read yet."""
 
 import contextlib
+import json
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.kit.connector_settings import config
 
 READ, NEW, JOINS = "shop.public.a", "shop.public.new", "crm.public.b"
 ENDS = {READ: 9, NEW: 4, JOINS: 5}
+SPARKS = b"\0v1\n"  # as Spark begins such a file
 EVERYTHING = Wanted(lambda _: True, TableChoice({}, []), lambda _: True)
 
 
@@ -104,7 +106,8 @@ def first(tmp_path, monkeypatch):
     monkeypatch.setattr(recovery.brokers, "Cluster", Cluster)
     made = Checkpoint(LocalFiles(tmp_path), str(tmp_path))
     made.begin(PipelineState())
-    made.note_query("q", [{READ: {0: 3}, JOINS: {0: 2}}, {}, {}])
+    made.note_query("q", [{}, {}, {}])
+    made._write("sources/0/0", SPARKS + json.dumps({READ: {0: 3}, JOINS: {0: 2}}).encode())
     made.note_planned(0, [{READ: {0: 9}, JOINS: {0: 5}}, {}, {}])
     return made
 
@@ -115,6 +118,7 @@ def test_so_has_the_first_one_and_where_a_topic_was_to_begin_is_kept(first, save
         first.save(PipelineState(batch=0, offsets={READ: {0: 9}, JOINS: {0: 5}}))
     again(first, WITHOUT)
     assert first.begun_by_source() == [{READ: {0: 3}}, {}, {}]
+    assert (first._read("sources/0/0") or b"").startswith(SPARKS)
     assert first.offsets(0) == [{READ: {0: 9}}, {}, {}]
     state = first.load(-1)
     assert state.left_offsets == {JOINS: {0: 2}}
