@@ -150,7 +150,7 @@ class Lookout:
         look = partial(source_watch.look_once, board=self._board)
         looks = self._asked({part.name: partial(look, part.config, one) for part, one in here})
         for error in looks.values():
-            if error is not None and error.code != "no-answer":
+            if error is not None and error.code != question.NO_ANSWER:
                 raise error
 
     def _asked(self, questions: Mapping[str, Callable[[], T]]) -> dict[str, T | LakemarkError]:

@@ -4,12 +4,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.settings.masking import foreign
 
 T = TypeVar("T")
+NO_ANSWER: Final = "no-answer"
 
 
 class Question(Generic[T]):
@@ -59,7 +60,7 @@ class Question(Generic[T]):
         """Return the error that there is no answer after so many seconds."""
         return DependencyError(
             f"{self._whom} did not answer everything within {waited_s:.0f} s",
-            code="no-answer",
+            code=NO_ANSWER,
             hint="see whether it hangs, and what the network does",
         )
 

@@ -144,17 +144,25 @@ class Connecting:
     def _answers(
         self, parts: Sequence[PipelinePart], written: Sequence[str]
     ) -> dict[str, Connected | LakemarkError]:
-        """Ask all of them at once, but for those that have just said that they are back."""
+        """Ask all of them at once, but for those that `Absent` has asked.
+
+        Those have just said that they are back; or they have let a start wait for them already, and
+        the next one does not.
+        """
         if not self.config.several:
             return {part.name: self._ask(part, written) for part in parts}
-        back = dict(self._absent.back) if self._absent else {}
-        self._absent = None
+        known: dict[str, Connected | LakemarkError] = {}
+        if self._absent is not None:
+            known |= {n: why for n, why in self.away.items() if why.code == question.NO_ANSWER}
+            known |= self._absent.back
+            self._absent = None
         questions = {
             part.name: Question(f"the connector {part.name}", partial(self._ask, part, written))
             for part in parts
-            if part.name not in back
+            if part.name not in known
         }
-        return back | question.answers(questions, longer_s=ANSWER_S, has_one=bool(back))
+        has_one = any(isinstance(answer, Connected) for answer in known.values())
+        return known | question.answers(questions, longer_s=ANSWER_S, has_one=has_one)
 
     def _ask(
         self, part: PipelinePart, written: Sequence[str], *, attempts: int = ATTEMPTS

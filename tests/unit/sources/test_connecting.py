@@ -181,6 +181,10 @@ def test_one_that_does_not_answer_is_not_waited_for_and_comes_back_with_its_answ
     assert [one.source.qualifier for one in here] == ["shop"]
     assert made.away["crm.json"].code == "no-answer"
     absent = made.absent(site.checkpoint, [], here)
+    monkeypatch.setattr(connecting, "ANSWER_S", 1000)
+    assert site.connect(made) == ["shop"], "it has let a start wait for it already"
+    assert made.away["crm.json"].code == "no-answer"
+    absent = made.absent(site.checkpoint, [], here)
     with absent.running():
         answers.release(2)  # to the start's question, which is over, and to the one since
         wait_for(lambda: absent.back, 20, "it to be back")
