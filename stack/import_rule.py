@@ -105,7 +105,7 @@ EDGES: Final[Mapping[str, str]] = {
     "ops.http": "server",
     "ops.plan": "facts_lake facts_log plan",
     "ops.prepare": "prepare prepared_settings",
-    "sources": "beside connecting source_set",
+    "sources": "beside connecting schema_topics source_set",
     "cli": "__init__ check cli dlq_cli prepared_files signal_exchange snapshot_cli status_view",
 }
 """The modules that reach the outside, themselves or through others, by folder."""

@@ -21,11 +21,11 @@ ROOT: Final = PACKAGE.parents[1]
 LIMITS: Final[Mapping[str, int]] = {
     "modules at the top": 11,
     "groups": 26,  # sources/: what a pipeline knows of each of its connectors, all in one room
-    "imports between groups": 147,  # it joins what the supervisor joined for a single one
+    "imports between groups": 149,  # it joins what the supervisor joined, and reads schema topics
     "pairs of groups that import each other": 0,
     "modules in cycles": 0,
     "names of several classes": 0,
-    "modules that an update of a row enters": 58,  # whose topic, whose table, whose plan
+    "modules that an update of a row enters": 59,  # whose topic, table, plan, definition
 }
 """What each figure is; who makes one smaller lowers it here."""
 GOALS: Final[Mapping[str, int]] = {

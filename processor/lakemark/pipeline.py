@@ -41,6 +41,7 @@ from lakemark.sink.names import folder_of
 from lakemark.sink.table_format import TableFormat
 from lakemark.source import offset_ranges
 from lakemark.source.offset_ranges import OffsetRange
+from lakemark.sources.schema_topics import SchemaTopics
 from lakemark.sources.source_set import Sources
 from lakemark.state import (
     advance,
@@ -102,6 +103,7 @@ class Pipeline:
         numerics: columns of type numeric by table, as it has found them.
         children: tables that change without an event, by the one whose events tell it, as it has
             found them.
+        definitions: of tables, by what the schema topics tell.
         pace: when the next batch begins.
         lake: the format of the tables.
     """
@@ -124,6 +126,7 @@ class Pipeline:
     seen_columns: Callable[[], Mapping[str, frozenset[str]]] = dict
     numerics: Callable[[], Mapping[str, frozenset[str]]] = dict
     children: Callable[[], Mapping[str, Cascades]] = dict
+    definitions: SchemaTopics = field(default_factory=SchemaTopics)
     pace: Trigger = field(default_factory=Trigger)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     forms: Forms = field(default_factory=Forms)
@@ -193,6 +196,8 @@ class Pipeline:
 
         # 3. schemas
         self.refresh(state, left.refresh)
+        if left.refresh:
+            self.definitions.again(state, before, self.schemas)
 
         # 4. tables that catch up
         self._degraded(state, left.failed + self._catch_up(state))
@@ -203,6 +208,7 @@ class Pipeline:
         failpoints.reach(failpoints.BEFORE_STATE)
         self.checkpoint.check_owner()
         self.checkpoint.save(state)
+        self.definitions.end(state, plans.passed)
         self.publish(state)
         if left.refresh or _asks(state, results.outcomes):
             self.forms_change()
@@ -227,6 +233,7 @@ class Pipeline:
         if new := state.offsets.keys() - before.offsets.keys():
             self.topics_begin(new)
         new_partitions.follow(state, before=before, start=start, end_offsets=self.end_offsets)
+        self.definitions.begin(state, before, self.schemas)
         return state
 
     def _changes(self, ends: list[Offsets]) -> Offsets:
@@ -394,6 +401,7 @@ class Pipeline:
                 stopped=stopped,
                 stopped_topics=state.silent_topics() if stopped else frozenset(),
                 fills={t: tuple(s.repair.fills) for t, s in state.tables.items() if s.repair.fills},
+                definitions=self.definitions.of_batch(self.schemas, self.refresh.read & again),
             ),
             shards=config.stream.shards,
             slots=slots,

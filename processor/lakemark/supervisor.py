@@ -24,6 +24,7 @@ from lakemark.backoff import Backoff
 from lakemark.causes import cause
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, PipelineError
 from lakemark.kafka import brokers, records
+from lakemark.kafka.client_settings import by_offset, carried
 from lakemark.model.control import Wake, encode
 from lakemark.model.decoding import LOG_CHANGED
 from lakemark.ops import settings_record
@@ -39,8 +40,10 @@ from lakemark.runners.trigger import Trigger
 from lakemark.settings.config import Config
 from lakemark.snapshot import listed_connectors, notifications
 from lakemark.snapshot.signals import Rejection
+from lakemark.sources import schema_topics
 from lakemark.sources.beside import Beside
 from lakemark.sources.connecting import Absent, Connecting
+from lakemark.sources.schema_topics import SchemaTopics
 from lakemark.sources.source_set import Sources
 from lakemark.state import control, handling, recovery, tables
 from lakemark.state.advance import News
@@ -261,6 +264,12 @@ class Supervisor:
             topics_begin=lambda topics: recovery.remember(config, checkpoint, topics),
             schemas=captured,
             forms=forms,
+            definitions=SchemaTopics(
+                sources.schema_topics(),
+                checkpoint,
+                schema_topics.reader(lambda: carried(by_offset(config))),
+                lambda topics: brokers.end_offsets(config, topics),
+            ),
             pace=Trigger() if self.once else Trigger(config.stream.trigger, self._hasty),
         )
 
@@ -299,7 +308,7 @@ class Supervisor:
             self.config, pipeline.sources, pipeline.runner, pipeline.checkpoint, pipeline.forms,
             self.board, lambda: self.state, self.every,
         )  # fmt: skip
-        pipeline.children = beside.children
+        pipeline.children, pipeline.definitions.looks = beside.children, beside.looks
         if self.once:
             beside.look_once()
             yield beside

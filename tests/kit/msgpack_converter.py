@@ -36,6 +36,7 @@ from lakemark.model.decoding import (
     Side,
     StretchPlan,
 )
+from lakemark.model.definitions import SchemaChange
 from lakemark.model.events import Headers, Kind, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import canonical_from_columns
@@ -287,6 +288,9 @@ class MsgpackConverter:
 
     def prepare(self) -> None:
         pass
+
+    def schema_changes(self, records: Records, plan: StretchPlan) -> Iterator[SchemaChange]:
+        return iter(())
 
     def learn(self, records: Records, heads: Headers) -> Learnt:
         for value, kind in zip(reversed(records.values), reversed(heads.kind), strict=True):

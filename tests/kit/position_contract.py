@@ -59,6 +59,16 @@ class PositionContract:
         assert max(found) < min(self.of([block for _, block in self.blocks], 1))
         assert min(self.rows()) > positions.LOWEST
 
+    def test_what_was_read_has_a_place_among_the_events(self):
+        blocks = [block for _, block in self.blocks]
+        own = [self.rules.in_stream(at) for at in self.of(blocks, 2, [True] * len(blocks))]
+        events = self.of(blocks, 2)
+        read = [self.rules.in_stream(self.rules.outside_stream(at)) for at in events]
+        assert [self.rules.in_stream(at) for at in events] == events
+        assert read == sorted(read)
+        assert {positions.epoch_of(at) for at in own + read} == {positions.epoch_of(events[0])}
+        assert all(map(positions.is_of_stream, own + read))
+
     def test_a_source_block_without_a_position_has_none(self):
         assert self.of([{}, self.blocks[0][1]]) == [None, self.stream[0]]
         assert positions.missing_of(self.connector) == self.rules.missing != ""

@@ -112,6 +112,12 @@ class ToyPositions:
         epoch, block, _ = parts(position)
         return pack(epoch, 1, block - _READ)
 
+    def in_stream(self, position: bytes) -> bytes:
+        epoch, block, row = parts(position)
+        if block > 1:
+            return position
+        return pack(epoch, _READ + row, 0 if block == 0 else (1 << 72) - 1)
+
     def taken_before(self, own_snapshot: bytes, position: bytes) -> bool:
         epoch, block, _ = parts(position)
         return (parts(own_snapshot)[0], parts(own_snapshot)[2]) < (epoch, block - _READ)

@@ -3,11 +3,14 @@
 `suitability` and the doctor have the rules for settings that all of Debezium's connectors share.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from lakemark.model.definitions import TableChange
 from lakemark.model.findings import Finding
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.schema import TableSchema
 from lakemark.settings.layers import Mistake
 
 Settings = Mapping[str, str]
@@ -41,6 +44,7 @@ class ConnectorTraits:
         has_reader: whether `LogWatch.reader` can say something of a connector with such settings.
         moved_by: the tables, of those that there are, whose rows a statement in the schema topic
             may have changed without an event or a trace in the catalog.
+        definitions: the tables after a statement, as the schema topic tells it, and their schemas.
     """
 
     connector: str
@@ -59,6 +63,9 @@ class ConnectorTraits:
     findings: Callable[[Settings], Iterable[Finding]]
     has_reader: Callable[[Settings], bool]
     moved_by: Callable[[str, Iterable[str]], Iterable[str]] = lambda _statement, _tables: ()
+    definitions: Callable[
+        [Sequence[TableChange], HandlingModes], Iterable[tuple[str, TableSchema]]
+    ] = lambda _tables, _modes: ()
 
     def is_of(self, url: str) -> bool:
         """Return whether ``database.url`` leads to such a database, by its scheme."""

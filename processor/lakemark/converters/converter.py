@@ -24,6 +24,7 @@ from lakemark.model.decoding import (
     Side,
     StretchPlan,
 )
+from lakemark.model.definitions import SchemaChange
 from lakemark.model.events import Headers, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
@@ -199,6 +200,16 @@ class Converter(Protocol):
 
     def prepare(self) -> None:
         """Call once what takes long the first time, see `compiler`; raise if it does not work."""
+
+    def schema_changes(self, records: Records, plan: StretchPlan) -> Iterator[SchemaChange]:
+        """Yield what records of a schema topic say of tables, in their order. Never raises.
+
+        Records that say nothing of a table, or are of another connector, are passed over.
+
+        Args:
+            records: of one partition of the topic.
+            plan: `identity` and `epoch` of it count.
+        """
 
     def learn(self, records: Records, heads: Headers) -> Learnt:
         """Return what events show of how their connector writes, for `writer`.

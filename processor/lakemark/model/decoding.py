@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from lakemark.model import positions
+from lakemark.model.definitions import Definitions
 from lakemark.model.events import NOTHING_LEARNT, Learnt, SourceIdentity
 from lakemark.model.fills import Fill
 from lakemark.model.handling_modes import HandlingModes
@@ -156,6 +157,8 @@ class StretchPlan:
         fills: by table, columns that images which are older than they lack, see `fills`.
         numerics: by table, columns of type numeric, which a record's own schema does not tell.
         converter: what reads the records.
+        definitions: by table, of those that records without a schema need more of than the one in
+            `schemas`.
     """
 
     identity: SourceIdentity
@@ -179,6 +182,7 @@ class StretchPlan:
     fills: dict[str, tuple[Fill, ...]] = field(default_factory=dict)
     numerics: Mapping[str, frozenset[str]] = field(default_factory=dict)
     converter: ConverterChoice = ANY_CONVERTER
+    definitions: Mapping[str, Definitions] = field(default_factory=dict)
 
     def of_epoch(self, number: int) -> "StretchPlan":
         """Return the plan for records of an epoch.

@@ -143,6 +143,14 @@ class PositionRules(Protocol):
     def outside_stream(self, position: bytes) -> bytes:
         """Return the position of the connector's incremental read: older than any event."""
 
+    def in_stream(self, position: bytes) -> bytes:
+        """Return the place in the stream's order at which a record was written.
+
+        Of an event it is its position. A row of the connector's own snapshot stands before the
+        events that begin where the snapshot was taken, an incremental read behind those of the
+        place that it has.
+        """
+
     def taken_before(self, own_snapshot: bytes, position: bytes) -> bool:
         """Return whether the connector's own snapshot was taken before an event; no if in doubt."""
 
@@ -298,6 +306,11 @@ def which_first(found: Sequence[bytes]) -> list[int]:
 def outside_stream(position: bytes) -> bytes:
     """See `PositionRules`."""
     return _rules(position[0]).outside_stream(position)
+
+
+def in_stream(position: bytes) -> bytes:
+    """See `PositionRules`; of `LOWEST` itself."""
+    return position if position == LOWEST else _rules(position[0]).in_stream(position)
 
 
 def taken_before(own_snapshot: bytes, position: bytes) -> bool:

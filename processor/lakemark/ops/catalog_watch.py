@@ -319,6 +319,10 @@ class CatalogWatch:
         store: where what was seen is kept.
         state: the tables as the newest batch left them.
         tell: is told what a look has found, for people.
+
+    Attributes:
+        looked: when the newest successful look began, by a clock that only grows, and where the log
+            ended after it.
     """
 
     def __init__(
@@ -343,6 +347,7 @@ class CatalogWatch:
         self._soon = threading.Event()
         self._rebuilds: dict[str, tuple[int, float]] = {}
         self._policies = Policies(config, connector, state)
+        self.looked: tuple[float, bytes] | None = None
 
     def look_soon(self) -> None:
         """Have the catalog looked at before the interval ends: events show that it changed."""
@@ -384,6 +389,7 @@ class CatalogWatch:
             self._children = children_of(seen.facts)
         entries = self._state().tables.items()
         waiting = [name for name, entry in entries if entry.code == UNSEEN]
+        begun = time.monotonic()
         now = database.look(
             lambda name: name in self._connector.tables and name != self._connector.signal_table,
             before=seen.facts if seen else None,
@@ -392,6 +398,7 @@ class CatalogWatch:
         before = seen.known(now, state) if seen else None
         keys = self._keys(now)
         self._policies.readable = readable(now, keys)
+        self.looked = begun, positions.of_epoch(self._epoch(state), now.end)
         changes = self._policies.judged(database.differences(before, now, source_key=keys))
         fills = self._fills(database, before, now, changes, state)
         changes = [
@@ -498,13 +505,15 @@ class CatalogWatch:
             if self._policies.outcome(table, "add-column") is not Outcome.FOLLOW:
                 continue
             if database.are_fills(former, facts, several):
-                epochs = state.log_of(self._connector.qualifier).epochs
-                epoch = positions.epoch_number(self._connector.kind, len(epochs))
-                upto = positions.of_epoch(epoch, now.end)
+                upto = positions.of_epoch(self._epoch(state), now.end)
                 fills = self._values(database, former, facts, several, upto)
                 if fills:
                     by_table[table] = fills
         return by_table
+
+    def _epoch(self, state: PipelineState) -> int:
+        epochs = state.log_of(self._connector.qualifier).epochs
+        return positions.epoch_number(self._connector.kind, len(epochs))
 
     def _values(
         self,

@@ -6,7 +6,7 @@ be decoded becomes a dead letter with its original bytes; nothing here raises on
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -24,6 +24,7 @@ from lakemark.model.decoding import (
     TableReport,
     is_new,
 )
+from lakemark.model.definitions import in_force
 from lakemark.model.events import Headers, Kind
 from lakemark.model.fills import Fill
 from lakemark.model.positions import event_of, identity_of, one_transaction
@@ -31,6 +32,9 @@ from lakemark.model.schema import TableSchema
 from lakemark.settings.table_id import plain_of
 from lakemark.source.fold import Folded, Raw, fold
 from lakemark.source.replay_filter import Logged, beginnings, drop_replays
+
+Schemas = Sequence[bytes | None] | Mapping[int, bytes | int | None]
+"""By a record's index, what tells by which schema it was written."""
 
 _BESIDE: Final = frozenset({int(Kind.TRUNCATE), int(Kind.INCREMENTAL)})  # may stand anywhere
 
@@ -206,12 +210,13 @@ class _Work:
 
     def _missing(self, table: str, indices: list[int]) -> list[tuple[bytes, bytes]]:
         """The key and position of each record whose key can be read, in their order."""
-        alike: dict[tuple[bytes | None, tuple[str, ...]], list[int]] = {}
+        alike: dict[tuple[bytes | int | None, tuple[str, ...]], list[int]] = {}
+        written_by = self._written_by(table, indices)
         for index in indices:
             if raw := self.records.keys[index]:  # who wrote a bad record may have any keys
-                alike.setdefault(
-                    (self.heads.schema[index], self.converter.key_names(raw)), []
-                ).append(index)
+                alike.setdefault((written_by[index], self.converter.key_names(raw)), []).append(
+                    index
+                )
         found: list[tuple[int, bytes]] = []
         for run in alike.values():
             schema = self._schema(table, run)
@@ -323,7 +328,7 @@ class _Work:
             if truncates:
                 self.out.packets.append((table, change_batch.truncates(truncates, table=table)))
             rowful = [i for i in indices if heads.kind[i] != Kind.TRUNCATE]
-        for run in _schema_runs(rowful, heads.schema):
+        for run in _schema_runs(rowful, self._written_by(table, rowful)):
             schema = self._schema(table, run)
             young = self.plan.fills.get(table) if heads.schema[run[0]] is None else None
             if isinstance(schema, TableSchema) and young:
@@ -347,14 +352,26 @@ class _Work:
         older = [index for index in run if self.heads.position[index] < upto]
         report.reread += [key.decode("utf-8", "replace") for key, _ in self._missing(table, older)]
 
+    def _written_by(self, table: str, indices: Sequence[int]) -> Schemas:
+        """By index, the schema that a record brings, else the number of the table's definition."""
+        known, schemas = self.plan.definitions.get(table), self.heads.schema
+        if known is None:
+            return schemas
+        at = self.heads.position
+        return {i: in_force(known, at[i]) if schemas[i] is None else schemas[i] for i in indices}
+
     def _schema(self, table: str, run: list[int]) -> TableSchema | tuple[str, str]:
         """The schema of a run, or the code and reason to stop its table."""
+        raw, known, schemas = self.heads.schema[run[0]], self.plan.definitions, self.plan.schemas
+        if raw is None and table in known:
+            number = in_force(known[table], self.heads.position[run[0]])
+            schemas = {table: known[table][number].schema}
         return schema_for(
             self.converter,
             table,
-            raw_schema=self.heads.schema[run[0]],
+            raw_schema=raw,
             raw_key=next((key for i in run if (key := self.records.keys[i])), None),
-            schemas=self.plan.schemas,
+            schemas=schemas,
             keyed=bool(self.plan.known_keys.get(table)),
             modes=self.plan.modes,
             numerics=self.plan.numerics,
@@ -381,8 +398,8 @@ class _Work:
         report.unknown_columns |= folded.unknown - self.plan.ignorable.get(table, frozenset())
 
 
-def _schema_runs(indices: list[int], schemas: Sequence[bytes | None]) -> list[list[int]]:
-    """Neighbouring records with the same schema bytes; a delete's schema is the same one."""
+def _schema_runs(indices: list[int], schemas: Schemas) -> list[list[int]]:
+    """Neighbouring records with the same schema; a delete's is the same one."""
     if indices and len(set(map(schemas.__getitem__, indices))) == 1:
         return [indices]
     runs: list[list[int]] = []

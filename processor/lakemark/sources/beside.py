@@ -34,6 +34,7 @@ from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.snapshot_state import Settings
 from lakemark.snapshot.snapshots import Snapshots
 from lakemark.sources.connecting import ANSWER_S
+from lakemark.sources.schema_topics import Look
 from lakemark.sources.source_set import PipelineSource, Sources
 from lakemark.state.advance import News
 from lakemark.state.checkpoint import Checkpoint
@@ -167,6 +168,11 @@ class Beside:
     def children(self) -> Mapping[str, Cascades]:
         """Return what `CatalogWatch.children` says of all tables."""
         return _joined(catalog.children() for catalog in self._catalogs)
+
+    def looks(self) -> Mapping[str, Look]:
+        """Return the newest look at each connector's catalog, by its qualifier."""
+        every = zip(self.sources.of, self._catalogs, strict=True)
+        return {source.qualifier: look for source, one in every if (look := one.looked)}
 
     def schemas(self) -> Mapping[str, TableSchema]:
         """Return the schemas that coordinators have read tables with last."""

@@ -4,18 +4,22 @@ All of them are read by one query. What is different for each is found by a topi
 the qualifier in a table's name (`of_table`); everything else of a pipeline knows of tables only.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from lakemark.connectors.connector import Connector, topic_owners
+from lakemark.connectors.qualified_database import under
+from lakemark.model.definitions import TableChange
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.schema import TableSchema
 from lakemark.model.topic_owners import TopicOwners
 from lakemark.model.wanted import Wanted
 from lakemark.settings.config import Config
 from lakemark.settings.table_id import unqualified
 from lakemark.snapshot.signal_parts import own_runs
+from lakemark.sources.schema_topics import SchemaTopic
 from lakemark.state.schema_refresh import Catalog
 from lakemark.state.tables import PipelineState
 from lakemark.tasks import PlanPart
@@ -60,6 +64,30 @@ class PipelineSource:
             epochs=tuple(state.log_of(self.qualifier).epochs),
             wrapped=self.connector.wraps or any(own),
             learnt=state.learnt(self.qualifier),
+        )
+
+    def schema_topic(self) -> SchemaTopic | None:
+        """Return the topic that tells of its tables' definitions; None where it is not needed.
+
+        So it is where all records bring their schemas. Where no database is asked, the schemas that
+        somebody has written down count.
+        """
+        connector = self.connector
+        name = connector.schema_topic
+        if not name or not self.catalog.live or connector.schemas_enabled:
+            return None
+
+        def definitions(tables: Sequence[TableChange]) -> Iterable[tuple[str, TableSchema]]:
+            found = connector.traits.definitions(tables, self.modes)
+            return under(self.qualifier, dict(found)).items()
+
+        return SchemaTopic(
+            name,
+            connector.identity,
+            connector.converter,
+            self.modes,
+            connector.tables,
+            definitions,
         )
 
 
@@ -153,6 +181,10 @@ class Sources:
                 own = {source.connector.bare(name): name for name in tables if source.has(name)}
                 return [own[name] for name in source.connector.traits.moved_by(statement, own)]
         return []
+
+    def schema_topics(self) -> list[SchemaTopic]:
+        """Return the schema topics that are followed, see `PipelineSource.schema_topic`."""
+        return [topic for source in self.of if (topic := source.schema_topic()) is not None]
 
     def catalogs(self) -> Mapping[str, Catalog]:
         """Return the catalog of each, by its qualifier."""

@@ -229,6 +229,18 @@ class Checkpoint:
         """Store the facts of a look at the catalog instead."""
         self._write(_own("catalog", connector), seen)
 
+    def definitions(self, connector: str = "") -> bytes | None:
+        """Return the definitions of a connector's tables, see `table_history`; None = unknown.
+
+        Args:
+            connector: whose tables, by its qualifier; empty for the only one's.
+        """
+        return self._read(_own("definitions", connector))
+
+    def note_definitions(self, found: bytes, connector: str = "") -> None:
+        """Store the definitions of a connector's tables instead."""
+        self._write(_own("definitions", connector), found)
+
     def handling(self) -> Mark | None:
         """Return the mark of commands being handled when a process ended, see `handling`."""
         return handling.decode(self._read(_HANDLING))

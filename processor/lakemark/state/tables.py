@@ -158,6 +158,8 @@ class PipelineState(LogState, kw_only=True):
         output_prefixes: of the output topics that were ever written: they are read by nobody here.
         left: tables that the configuration no longer names, see `selection`.
         left_offsets: where reading of their topics ended, if these are read no more.
+        schema_changes: of schema topics, up to where it was judged what came late, see
+            `sources.schema_topics`.
     """
 
     format: int = FORMAT
@@ -177,6 +179,7 @@ class PipelineState(LogState, kw_only=True):
     output_prefixes: list[str] = msgspec.field(default_factory=list)
     left: dict[str, LeftOut] = msgspec.field(default_factory=dict)
     left_offsets: Offsets = msgspec.field(default_factory=dict)
+    schema_changes: Offsets = msgspec.field(default_factory=dict)
 
     def log_of(self, connector: str) -> LogState:
         """Return the state of a connector's log, to be read.

@@ -27,7 +27,12 @@ def as_json(value):
 def test_a_state_of_format_4_means_what_it_meant():
     stored = OLD.read_bytes()
     state, raw = stored_form.decode(stored), json.loads(stored)
-    assert as_json(flat_form(stored_form.encode(state), 4)) == {**raw, "begun_at": 0, "logs": {}}
+    assert as_json(flat_form(stored_form.encode(state), 4)) == {
+        **raw,
+        "begun_at": 0,
+        "logs": {},
+        "schema_changes": {},
+    }
     entry = state.tables[T]
     for field in msgspec.structs.fields(TableState):
         part = getattr(entry, field.name)

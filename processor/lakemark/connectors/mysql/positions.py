@@ -195,6 +195,15 @@ class MySqlPositions:
         epoch, file, pos, _ = unpack(position)
         return _read(epoch, INCREMENTAL, file, pos)
 
+    def in_stream(self, position: bytes) -> bytes:
+        """See `PositionRules`."""
+        kind = int.from_bytes(position[4:8])
+        if kind >= FIRST_FILE:
+            return position
+        epoch, place = int.from_bytes(position[:4]), int.from_bytes(position[8:16])
+        order = 0 if kind == OWN_SNAPSHOT else _MOST_ORDER + 1
+        return pack(epoch, place >> _POS_BITS, place & _MOST_POS, order)
+
     def taken_before(self, own_snapshot: bytes, position: bytes) -> bool:
         """See `PositionRules`: the log ended there, so an event that begins there came after it."""
         epoch, file, pos, _ = unpack(position)

@@ -152,6 +152,13 @@ class PostgresPositions:
         """
         return position[:4] + INCREMENTAL.to_bytes(8) + position[4:12]
 
+    def in_stream(self, position: bytes) -> bytes:
+        """See `PositionRules`; of an incremental read only the commit before it is kept."""
+        epoch, major, lsn = unpack(position)
+        if major == OWN_SNAPSHOT:
+            return pack(epoch, lsn, 0)
+        return pack(epoch, lsn, _WIDTH_64 - 1) if major == INCREMENTAL else position
+
     def taken_before(self, own_snapshot: bytes, position: bytes) -> bool:
         """See `PositionRules`.
 

@@ -7,7 +7,7 @@ import msgspec
 import pyarrow as pa
 
 from lakemark.converters.converter import RecordWriter, Rows
-from lakemark.converters.json import envelope, keys, record_writer, splicing
+from lakemark.converters.json import envelope, keys, record_writer, schema_changes, splicing
 from lakemark.converters.json.keys import canonical_keys
 from lakemark.converters.json.record_writer import JsonRecordWriter
 from lakemark.converters.json.rendering import Rendering
@@ -20,6 +20,7 @@ from lakemark.model.decoding import (
     Side,
     StretchPlan,
 )
+from lakemark.model.definitions import SchemaChange
 from lakemark.model.events import Headers, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
@@ -149,6 +150,10 @@ class JsonConverter:
         from lakemark.converters.json import fast_path  # noqa: PLC0415 - see above
 
         fast_path.example(self)
+
+    def schema_changes(self, records: Records, plan: StretchPlan) -> Iterator[SchemaChange]:
+        """See `Converter`."""
+        return schema_changes.schema_changes(records, plan)
 
     def learn(self, records: Records, heads: Headers) -> Learnt:
         """See `Converter`."""

@@ -10,7 +10,7 @@ needs that goes the general way. And it never reads an older event of a key; the
 where the newest one has a text that might be a placeholder and is none, and may find fault with it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Annotated, Any, Final, NamedTuple, get_origin
@@ -33,6 +33,7 @@ from lakemark.model import change_batch, decoding, positions
 from lakemark.model import columns as columns_of
 from lakemark.model.civil import Tally
 from lakemark.model.decoding import AppliedPosition, DecodedRange, StretchPlan, TableReport
+from lakemark.model.definitions import in_force
 from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.positions import LoggedEvent, PositionRules
@@ -140,7 +141,7 @@ def decode_range(
             table,
             raw_schema=raw_schema,
             raw_key=raw_key,
-            schemas=plan.schemas,
+            schemas=plan.schemas if raw_schema else _defined(table, events, plan),
             keyed=bool(plan.known_keys.get(table)),
             modes=plan.modes,
             numerics=plan.numerics,
@@ -163,6 +164,21 @@ def decode_range(
     return DecodedRange(
         topic, partition, *ends, [(table, packet)], [], {table: report}, reached, kinds
     )
+
+
+def _defined(table: str, events: Events, plan: StretchPlan) -> Mapping[str, TableSchema]:
+    """Return the schemas by which all events were written; they are in the log's order.
+
+    Raises:
+        _NotPlainError: not all by one.
+    """
+    known = plan.definitions.get(table)
+    if known is None:
+        return plan.schemas
+    ends = (in_force(known, one.tobytes()) for one in events.position(plan.epoch, [0, -1]))
+    first, last = ends
+    _require(first == last)
+    return {table: known[first].schema}
 
 
 def example(converter: Converter) -> None:

@@ -174,3 +174,15 @@ def test_a_structure_that_was_read_has_the_place_of_that_read():
     assert (told, nowhere) == (positions.LOWEST, positions.LOWEST)
     assert [positions.is_own_snapshot(one) for one in (read, later)] == [True, True]
     assert positions.snapshot_of(read) < positions.snapshot_of(later)
+
+
+def test_what_was_read_stands_before_the_statement_at_its_place_or_behind_it():
+    statement = places.pack(KIND, 3, 400, 1)
+    own = places.POSITIONS.from_source(
+        {"file": ["b.3"], "pos": [400], "total_order": [None]}, [True], KIND
+    )
+    read = positions.outside_stream(places.pack(KIND, 3, 400, 7))
+    assert positions.in_stream(own[0]) < statement < positions.in_stream(read)
+    assert positions.in_stream(statement) == statement
+    assert positions.in_stream(read) < places.pack(KIND, 3, 401, 0)
+    assert positions.in_stream(positions.LOWEST) == positions.LOWEST
