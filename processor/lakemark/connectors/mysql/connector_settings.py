@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from lakemark.connectors.connector_traits import SETTING, ConnectorTraits
 from lakemark.connectors.mysql.moved_rows import moved_by
+from lakemark.connectors.mysql.told_definitions import definitions
 from lakemark.model.findings import Finding, fine, warning
 from lakemark.settings.layers import Mistake, SetTo
 
@@ -99,6 +101,7 @@ TRAITS: Final = ConnectorTraits(
     findings=_findings,
     has_reader=lambda _: False,
     moved_by=moved_by,
+    definitions=partial(definitions, connector=MYSQL),
 )
 """MySQL's connector."""
 
@@ -109,5 +112,6 @@ MARIADB_TRAITS: Final = replace(
     example="mariadb://lakemark@localhost:3306/shop",
     driver=("org.mariadb.", "com.github.shyiko."),
     findings=_mariadb_findings,
+    definitions=partial(definitions, connector=MARIADB),
 )
 """MariaDB's."""
