@@ -104,12 +104,17 @@ def event(pos: int, key: int, columns: Columns, values: Mapping[str, Any], op: s
     """The record of a row at a place in the log."""
     row = {"id": key, **{name: written(kind, values[name]) for name, kind in columns.items()}}
     image = {"before": row, "after": None} if op == "d" else {"before": None, "after": row}
-    return json.dumps({**image, "source": _source(pos), "op": op, "ts_ms": pos}).encode()
+    return _compact({**image, "source": _source(pos), "op": op, "ts_ms": pos})
 
 
 def key_of(key: int) -> bytes:
     """The record key of a row."""
-    return json.dumps({"id": key}).encode()
+    return _compact({"id": key})
+
+
+def _compact(value: Any) -> bytes:
+    """JSON as the converter writes it."""
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def statement(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+import time
 from itertools import pairwise
 
 import msgspec
@@ -14,6 +15,7 @@ from lakemark.connectors.postgres.catalog_facts import ColumnFacts, PartFacts, S
 from lakemark.connectors.postgres.postgres_database import PostgresDatabase
 from lakemark.connectors.postgres.postgres_publication import publication_of
 from lakemark.errors import DependencyError, PipelineError
+from lakemark.model import positions
 from lakemark.ops import catalog_watch
 from lakemark.ops.catalog_watch import CatalogWatch, Seen, records
 from lakemark.ops.status import CatalogChange
@@ -587,3 +589,16 @@ def test_how_it_is_kept_is_read_by_the_next_version_of_it(looks):
     type(looks).now = renamed()
     looks.watch().look()
     assert looks.said == [("table-resnapshot", T)]
+
+
+def test_a_look_says_when_it_began_and_where_the_log_ended_in_the_newest_epoch(looks):
+    watch = looks.watch()
+    assert watch.looked is None
+    before = time.monotonic()
+    watch.look()
+    begun, end = watch.looked
+    assert before <= begun <= time.monotonic()
+    assert end == positions.of_epoch(0, looks.now.end)
+    looks.state.epochs.append({})
+    watch.look()
+    assert watch.looked[1] == positions.of_epoch(1, looks.now.end)

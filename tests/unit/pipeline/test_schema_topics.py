@@ -1,13 +1,18 @@
 """Whole batches around statements that change a table: rows before by the old columns, after by the new."""
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
 
+import msgspec
 import pytest
 
 from lakemark.connectors.connector import parse
 from lakemark.connectors.mysql import positions as binlog
+from lakemark.errors import DependencyError
 from lakemark.model import positions
-from lakemark.sources.schema_topics import LATE, SchemaTopics
+from lakemark.model.definitions import TableChange, alike
+from lakemark.model.offsets import EARLIEST
+from lakemark.sources.schema_topics import EXPIRED, LATE, SchemaTopics
 from lakemark.sources.source_set import PipelineSource, Sources
 from tests.kit import told_tables
 from tests.kit.memory_pipeline import Broker, DiedError
@@ -258,3 +263,76 @@ def test_a_pipeline_of_an_older_version_begins_with_what_it_has_not_read(shop):
     assert shop.values(TABLE)[2] == value_of("millis", 12)
     assert shop.state.schema_changes == {SCHEMA_TOPIC: {0: 1}}
     assert shop.doubt == ""
+
+
+def source_of(shop, *, qualifier="", live=True, **settings):
+    """The connector with other settings."""
+    (source,) = shop.pipeline.sources.of
+    connector = parse({**source.connector.settings, **settings}, config=shop.config)
+    connector = replace(connector, qualifier=qualifier)
+    return replace(source, connector=connector, catalog=replace(shop.catalog, live=live))
+
+
+def test_the_topic_is_followed_where_it_is_needed_and_the_catalog_can_be_asked(shop):
+    assert source_of(shop).schema_topic().name == SCHEMA_TOPIC
+    assert source_of(shop, **{"value.converter.schemas.enable": "true"}).schema_topic() is None
+    assert source_of(shop, live=False).schema_topic() is None
+    postgres = "io.debezium.connector.postgresql.PostgresConnector"
+    assert source_of(shop, **{"connector.class": postgres}).schema_topic() is None
+
+
+def test_among_several_connectors_tables_have_their_full_names(shop):
+    topic = source_of(shop, qualifier="shop").schema_topic()
+    record = json.loads(told_tables.statement(400, MICROS))
+    changes = msgspec.convert(record["tableChanges"], tuple[TableChange, ...])
+    ((name, schema),) = topic.definitions(changes)
+    assert name == schema.table == f"shop.{TABLE}"
+    assert alike(schema, replace(catalog_of(MICROS), table=name))
+
+
+def test_a_topic_that_has_lost_records_is_read_from_what_is_left(shop):
+    shop.row(100, 1, MILLIS, 11)
+    shop.run()
+    shop.alter(200, MICROS)
+    shop.row(300, 2, MICROS, 12)
+    lost = DependencyError("gone", code=EXPIRED)
+    read, asked = shop.pipeline.definitions.read, []
+
+    def expired(ranges):
+        asked.append(ranges[0].start)
+        if ranges[0].start >= 0:
+            raise lost
+        return read(ranges)
+
+    shop.pipeline.definitions.read = expired
+    shop.run()
+    assert asked == [0, EARLIEST]
+    assert shop.values(TABLE) == rows(m1=11, u2=12)
+
+
+def test_brokers_that_are_away_hold_the_batch_up(shop):
+    def away(_):
+        raise DependencyError("away", code="kafka-unavailable")
+
+    shop.alter(50, MILLIS)
+    shop.row(100, 1, MILLIS, 11)
+    read, shop.pipeline.definitions.read = shop.pipeline.definitions.read, away
+    with pytest.raises(DependencyError):
+        shop.run()
+    shop.pipeline.definitions.read = read
+    shop.again()
+    assert shop.values(TABLE) == rows(m1=11)
+
+
+def test_a_new_epoch_forgets_the_places_of_the_old_one(shop):
+    shop.alter(50, MILLIS, snapshot="true")
+    shop.row(100, 1, MILLIS, 11)
+    shop.alter(200, MICROS)
+    shop.run()
+    assert len(shop.pipeline.definitions.of_batch(shop.pipeline.schemas)[TABLE]) == 2
+    shop.catalog_has(MICROS)
+    shop.restart()
+    shop.records.append({"type": "new-epoch", "id": "e", "offsets": shop.broker.ends()})
+    shop.row(60, 2, MICROS, 12)
+    shop.run()
+    assert shop.values(TABLE) == rows(m1=11, u2=12)
