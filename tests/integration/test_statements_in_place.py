@@ -1,8 +1,11 @@
 """Statements that change how values are written, while the connector lags: no row is read by others."""
 
+import itertools
+import threading
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from deltalake import DeltaTable
@@ -13,6 +16,7 @@ from stack.compare import whole
 from stack.database import Database
 from tests.kit.nightly import nightly
 from tests.kit.number_rows import numbers
+from tests.kit.output_topics import OutputTopic
 from tests.kit.running import STATE_S, Running
 from tests.kit.servers import on
 
@@ -39,8 +43,32 @@ NEW = (
 )
 SETTINGS = {"snapshot": {"incomplete": "auto", "chunk_rows": 40, "window_interval": "100ms"}}
 TIMES = {"2026-01-02 03:04:05.678000", "2026-01-02 03:04:05.678901"}
+WRITTEN = {1767323045678, 1767323045678000, 1767323045678901}
 PRICES = {Decimal("12.34"), Decimal("12.3456")}
 NUMBERS = {5, 18446744073709551615}
+
+
+class Writer:
+    """Updates rows of the table over and over while the block runs."""
+
+    def __init__(self, database: Database) -> None:
+        self._database, self._over = database, threading.Event()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _write(self) -> None:
+        for at in itertools.count():
+            if self._over.wait(0.02):
+                return
+            some = f"id % 10 = {at % 10}"
+            self._database.execute(f"UPDATE orders SET note = 'turn {at}' WHERE {some}")
 
 
 def versions(running: Running, table: str) -> list[list[dict[str, Any]]]:
@@ -50,31 +78,65 @@ def versions(running: Running, table: str) -> list[list[dict[str, Any]]]:
     return [whole(DeltaTable(path, version=at)).to_pylist() for at in range(newest + 1)]
 
 
-@on("mariadb-11.4", *(pytest.param(s, marks=nightly) for s in ("mariadb-10.11", "mysql-9.7")))
+def pipeline(database: Database, directory: Path, **more: Any) -> Running:
+    """A pipeline that notices within seconds that the catalog has changed."""
+    database.start_connector({"snapshot.mode": "initial"})
+    connect = {"url": database.stack.connect.url, "connector": database.name}
+    source = {"connect": connect, "watch_interval": "1s"}
+    return Running(database, directory, {**SETTINGS, "source": source, **more})
+
+
+EACH = on("mariadb-11.4", *(pytest.param(s, marks=nightly) for s in ("mariadb-10.11", "mysql-9.7")))
+
+
+@EACH
 def test_rows_of_before_and_after_while_the_connector_lags(any_database: Database, tmp_path: Path):
     database, name = any_database, any_database.identifier("orders")
     database.execute(TABLE)
     database.execute(OLD.format(0, numbers(1, 50)))
-    database.start_connector({"snapshot.mode": "no_data"})
-    connect = {"url": database.stack.connect.url, "connector": database.name}
-    source = {"source": {"connect": connect, "watch_interval": "1s"}}
-    with Running(database, tmp_path, SETTINGS | source) as running:
+    output = {"topic_prefix": f"{database.name}.clean"}
+    with pipeline(database, tmp_path, output=output) as running:
         running.lakemark.start()
         running.wait_equal(name)
-        database.execute(OLD.format(1000, numbers(1, 50)))
-        running.wait_equal(name)
-        database.stop_connector()
-        for at, change in enumerate(CHANGES, start=1):
-            database.execute(f"UPDATE orders SET note = 'step {at}' WHERE id % 3 = {at - 1}")
-            database.execute(change)
-        database.execute(NEW.format(2000, numbers(1, 50)))
-        running.lakemark.wait_for_event("connector.changed", STATE_S)
-        database.resume_connector()
-        database.execute(NEW.format(3000, numbers(1, 50)))
+        with Writer(database):
+            database.execute(OLD.format(1000, numbers(1, 50)))
+            running.lakemark.wait_for_batch(STATE_S)
+            database.stop_connector()
+            for at, change in enumerate(CHANGES, start=1):
+                database.execute(f"UPDATE orders SET note = 'step {at}' WHERE id % 3 = {at - 1}")
+                database.execute(change)
+            database.execute(NEW.format(2000, numbers(1, 50)))
+            running.lakemark.wait_for_event("connector.changed", STATE_S)
+            database.resume_connector()
+            database.execute(NEW.format(3000, numbers(1, 50)))
+            running.wait_captured(name, "SELECT count(*) + 150 FROM {}")
         running.wait_equal(name)
         rows = [row for version in versions(running, name) for row in version]
         assert {str(row["at"])[:26].ljust(26, "0") for row in rows} <= TIMES
         assert {row["price"] for row in rows} <= PRICES
         assert {int(row["n"]) for row in rows} <= NUMBERS
+        told = [seen.event.get("after") for seen in OutputTopic.of(running, name).read()]
+        assert {row["at"] for row in told if row} <= WRITTEN
         assert running.dead_letters() == []
-        assert [e for e in running.lakemark.events("table.definition") if e["table"] == name]
+        assert {e["table"] for e in running.lakemark.events("table.definition")} == {name}
+
+
+@EACH
+def test_a_type_that_the_table_cannot_follow(any_database: Database, tmp_path: Path):
+    """The table is made anew, and no row of before is taken for one of after."""
+    database, name = any_database, any_database.identifier("days")
+    database.execute("CREATE TABLE days (id int PRIMARY KEY, v int)")
+    database.execute("INSERT INTO days VALUES (1, 20260102)")
+    with pipeline(database, tmp_path) as running:
+        running.lakemark.start()
+        running.wait_equal(name)
+        database.stop_connector()
+        database.execute("INSERT INTO days VALUES (2, 20260102)")
+        database.execute("ALTER TABLE days MODIFY v date")
+        database.execute("INSERT INTO days VALUES (3, '2026-01-02')")
+        running.lakemark.wait_for_event("connector.changed", STATE_S)
+        database.resume_connector()
+        running.wait_equal(name)
+        values = {row["v"] for version in versions(running, name) for row in version}
+        assert values == {20260102, date(2026, 1, 2)}
+        assert running.dead_letters() == []
