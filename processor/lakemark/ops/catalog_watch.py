@@ -321,7 +321,7 @@ class CatalogWatch:
         tell: is told what a look has found, for people.
 
     Attributes:
-        looked: when the newest successful look began, by a clock that only grows, and where the log
+        newest: when the newest successful look began, by a clock that only grows, and where the log
             ended after it.
     """
 
@@ -347,7 +347,7 @@ class CatalogWatch:
         self._soon = threading.Event()
         self._rebuilds: dict[str, tuple[int, float]] = {}
         self._policies = Policies(config, connector, state)
-        self.looked: tuple[float, bytes] | None = None
+        self.newest: tuple[float, bytes] | None = None
 
     def look_soon(self) -> None:
         """Have the catalog looked at before the interval ends: events show that it changed."""
@@ -398,7 +398,7 @@ class CatalogWatch:
         before = seen.known(now, state) if seen else None
         keys = self._keys(now)
         self._policies.readable = readable(now, keys)
-        self.looked = begun, positions.of_epoch(self._epoch(state), now.end)
+        self.newest = begun, positions.of_epoch(self._epoch(state), now.end)
         changes = self._policies.judged(database.differences(before, now, source_key=keys))
         fills = self._fills(database, before, now, changes, state)
         changes = [

@@ -172,7 +172,7 @@ class Beside:
     def looks(self) -> Mapping[str, Look]:
         """Return the newest look at each connector's catalog, by its qualifier."""
         every = zip(self.sources.of, self._catalogs, strict=True)
-        return {source.qualifier: look for source, one in every if (look := one.looked)}
+        return {source.qualifier: look for source, one in every if (look := one.newest)}
 
     def schemas(self) -> Mapping[str, TableSchema]:
         """Return the schemas that coordinators have read tables with last."""
