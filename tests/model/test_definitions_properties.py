@@ -10,7 +10,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from lakemark.connectors.mysql import positions as binlog
 from lakemark.connectors.mysql.told_definitions import definitions
@@ -238,7 +238,18 @@ def test_rows_are_read_by_the_columns_they_had_where_statements_come_in_time(col
     assert not stream.stopped
 
 
+ROW = ("insert", 0)
+LOOKED = [("ask", None), ("look", None)]
+FOUND_BY_A_LOOK = [ROW, ("batch", (1, 0)), ("alter", {"a": "days"}), ROW, *LOOKED, ROW]
+
+
 @settings(max_examples=300)
+@example(  # one that does not fit has the one before it, of its batch, read by the catalog, too
+    {"a": "whole"},
+    [ROW, ROW, ("batch", (1, 0)), ("alter", {"b": "cents"}), ROW, *LOOKED, ROW, ("batch", (3, 0))],
+)
+@example({"a": "whole"}, [*FOUND_BY_A_LOOK, ("batch", (2, 0))])
+@example({"a": "whole"}, [*FOUND_BY_A_LOOK, ("batch", (2, 0)), ("restart", None)])
 @given(COLUMNS, STEPS)
 def test_what_was_read_otherwise_is_doubted_in_whatever_order_topics_come(columns, steps):
     stream = run(

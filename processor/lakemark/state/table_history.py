@@ -51,12 +51,14 @@ class _Kept(msgspec.Struct, omit_defaults=True):
         epoch: the newest one of its log.
         read: where reading of its schema topic goes on.
         tables: their definitions.
+        untold: see `TableHistory`.
     """
 
     modes: str = ""
     epoch: int = 0
     read: dict[int, int] = {}
     tables: dict[str, list[StoredDefinition]] = {}
+    untold: list[str] = []
 
 
 @dataclass(slots=True)
@@ -70,6 +72,8 @@ class TableHistory:
         tables: by name, in the log's order.
         behind: tables read by the catalog's definition alone, as records did not fit the newest
             one that is known: the record of the statement has not come.
+        untold: tables of which events may have been read by what the catalog had, or had not yet:
+            of the statement no record has come.
         catalog: what the catalog had of tables when it was read last.
         differs: the time by which it was read, of those that have another definition there than
             the newest one.
@@ -80,6 +84,7 @@ class TableHistory:
     read: dict[int, int] = field(default_factory=dict)
     tables: dict[str, Definitions] = field(default_factory=dict)
     behind: set[str] = field(default_factory=set)
+    untold: set[str] = field(default_factory=set)
     catalog: dict[str, TableSchema] = field(default_factory=dict)
     differs: dict[str, float] = field(default_factory=dict)
 
@@ -96,15 +101,17 @@ class TableHistory:
             return cls(modes)
         if kept.modes != modes or not all(tables.values()):
             return cls(modes, kept.epoch, kept.read)
-        return cls(modes, kept.epoch, kept.read, tables)
+        return cls(modes, kept.epoch, kept.read, tables, untold={*kept.untold})
 
     def to_json(self) -> bytes:
         """Return what is stored."""
-        return msgspec.json.encode(_Kept(self.modes, self.epoch, self.read, stored(self.tables)))
+        return msgspec.json.encode(
+            _Kept(self.modes, self.epoch, self.read, stored(self.tables), sorted(self.untold))
+        )
 
     def differs_from(self, other: "TableHistory") -> bool:
         """Say whether other things would be stored of it."""
-        mine, theirs = ((one.modes, one.epoch, one.read) for one in (self, other))
+        mine, theirs = ((one.modes, one.epoch, one.read, one.untold) for one in (self, other))
         return mine != theirs or self.tables != other.tables
 
     def copied(self) -> "TableHistory":
@@ -114,6 +121,7 @@ class TableHistory:
             read={**self.read},
             tables={**self.tables},
             behind={*self.behind},
+            untold={*self.untold},
             catalog={**self.catalog},
             differs={**self.differs},
         )
@@ -121,7 +129,7 @@ class TableHistory:
     def is_in_epoch(self, number: int) -> None:
         """Forget places in an older epoch: those of the new one begin anew."""
         if number != self.epoch:
-            self.epoch, self.tables, self.behind = number, {}, set()
+            self.epoch, self.tables, self.behind, self.untold = number, {}, set(), set()
             self.catalog, self.differs = {}, {}
 
     def has(self, table: str, schema: TableSchema, *, now: float) -> None:
@@ -171,10 +179,11 @@ class TableHistory:
             self.tables[table] = (replace(told, position=positions.LOWEST),)
             return False
         at = in_force(known, told.position)
-        is_other = table in self.behind or not alike(known[at].schema, told.schema)
+        is_other = table in self.untold or not alike(known[at].schema, told.schema)
         if is_other or at + 1 < len(known):
             self.tables[table] = inserted(known, told)[-MOST:]
         self.behind.discard(table)
+        self.untold.discard(table)
         self.differs.pop(table, None)
         return is_other and reached(table) > told.position
 
@@ -189,6 +198,7 @@ class TableHistory:
             known = self.tables[table]
             if read < begun and end > known[-1].position:
                 self.tables[table] = (*known, Definition(end, self.catalog[table]))[-MOST:]
+                self.untold.add(table)
                 del self.differs[table]
 
     def of_batch(
@@ -207,6 +217,7 @@ class TableHistory:
                 continue
             if table in again and not (known[-1].told and alike(known[-1].schema, schema)):
                 self.behind.add(table)
+                self.untold.add(table)
             if len(known) == 1 and known[0].schema is schema:
                 continue
             needed = self.tables[table] = tuple(

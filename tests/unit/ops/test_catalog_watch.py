@@ -593,12 +593,12 @@ def test_how_it_is_kept_is_read_by_the_next_version_of_it(looks):
 
 def test_a_look_says_when_it_began_and_where_the_log_ended_in_the_newest_epoch(looks):
     watch = looks.watch()
-    assert watch.looked is None
+    assert watch.newest is None
     before = time.monotonic()
     watch.look()
-    begun, end = watch.looked
+    begun, end = watch.newest
     assert before <= begun <= time.monotonic()
     assert end == positions.of_epoch(0, looks.now.end)
     looks.state.epochs.append({})
     watch.look()
-    assert watch.looked[1] == positions.of_epoch(1, looks.now.end)
+    assert watch.newest[1] == positions.of_epoch(1, looks.now.end)
