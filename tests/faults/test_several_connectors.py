@@ -7,6 +7,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+import yaml
 from confluent_kafka import Message
 
 from stack import shop
@@ -17,7 +18,7 @@ from stack.mysql import LocalBinlogServer
 from stack.processes import StackError, wait_for
 from stack.servers import Way
 from stack.workload import Workload
-from tests.kit.nightly import NIGHTLY
+from tests.kit.nightly import NIGHTLY, nightly
 from tests.kit.running import EQUAL_S, STATE_S, Running
 from tests.kit.servers import WAY, own_server
 
@@ -185,6 +186,26 @@ def test_a_new_epoch_of_one_connector_is_none_of_the_other(several: Several):
     tables = {event["table"] for event in lakemark.events("snapshot.queued")[queued:]}
     assert orders in tables
     assert all(table.startswith(f"{dies.name}.") for table in tables)
+
+
+@nightly
+def test_one_that_is_named_again_has_no_part_in_what_was_asked_meanwhile(several: Several):
+    lakemark, stays, dies = several.running.lakemark, several.stays, several.dies
+    whole = lakemark.config.read_text(encoding="utf-8")
+    alone = yaml.safe_load(whole)
+    alone["source"]["connectors"].pop()
+    lakemark.kill()
+    lakemark.config.write_text(yaml.safe_dump(alone), encoding="utf-8")
+    lakemark.start()
+    several.snapshot("meanwhile", ".*")
+    dies.execute("UPDATE orders SET note = 'it was left out'")
+    lakemark.kill()
+    lakemark.config.write_text(whole, encoding="utf-8")
+    lakemark.start()
+    several.snapshot("since", f"{dies.name}\\..*")
+    several.wait_equal(dies, stays)
+    assert several.runs()[f"meanwhile@{stays.name}"] == "COMPLETED"
+    assert f"meanwhile@{dies.name}" not in several.runs()
 
 
 def write_older(database: Database, table: str, mark: bytes) -> None:
