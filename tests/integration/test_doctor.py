@@ -227,6 +227,9 @@ def test_what_is_broken_in_mariadb_and_mysql_is_named_and_what_it_says_mends_it(
     database.execute(f"CREATE USER {user}")
     try:
         database.execute(f"GRANT SELECT ON {database.name}.* TO {user}")
+        more = ", XA_RECOVER_ADMIN, REPLICATION SLAVE"
+        rights = more if database.server.connector == "mysql" else ""
+        database.execute(f"GRANT REPLICATION CLIENT{rights} ON *.* TO {user}")
         database.start_connector({"skipped.operations": "t"})
         database.stack.kafka.read(database.topic("orders"), count=1)
         url = database.dsn.replace("root@", f"{user}@")

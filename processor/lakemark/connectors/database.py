@@ -246,13 +246,14 @@ class ReachedPlace:
             brought, its own among them; empty where transactions have no names.
         begun_at: where the connector began, if no event has come since; 0 = not known. See
             `replay_filter.beginnings`.
-        is_end: the transactions have ended at this place; else it is in one of them.
+        is_between: the place is between transactions, and may be one before the newest of these;
+            else it is in that one.
     """
 
     position: bytes = b""
     transactions: Mapping[str, int] = field(default_factory=dict)
     begun_at: int = 0
-    is_end: bool = False
+    is_between: bool = False
 
 
 NOWHERE: Final = ReachedPlace()

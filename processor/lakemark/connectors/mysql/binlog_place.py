@@ -168,14 +168,12 @@ def may_stand(entries: Sequence[LogEntry], reached: ReachedPlace) -> bool:
         entries: that at the place, and some behind it; none where the log ends there.
         reached: by the connector.
     """
-    if not reached.transactions:  # nothing more is known of the place
+    if reached.is_between or not reached.transactions:
         return True
     if not entries:
-        return reached.is_end
+        return False
     here, *later = (entry.begins() for entry in entries)
-    if reached.is_end:
-        later.append(here)
-    elif here is not None and reached.transactions.get(here.origin) != here.number:
+    if here is not None and reached.transactions.get(here.origin) != here.number:
         return False
     begun = (event for event in later if event is not None)
     return all(event.number > reached.transactions.get(event.origin, 0) for event in begun)

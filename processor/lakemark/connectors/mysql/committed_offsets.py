@@ -29,7 +29,11 @@ def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, serv
 def committed_place(
     entries: Sequence[Mapping[str, Any]], epoch: int, *, server: str
 ) -> ReachedPlace:
-    """Return the place of `committed_position`, with the newest transactions before it."""
+    """Return the place of `committed_position`, with the newest transactions that were sent.
+
+    A connector that begins by its transactions is at the head of the log's file for a while, until
+    it comes to new ones.
+    """
     newest = NOWHERE
     for entry in entries:
         place, offset = entry.get("partition"), entry.get("offset")
@@ -44,5 +48,5 @@ def committed_place(
             if position > newest.position:
                 gtids = offset.get("gtids")
                 ended = newest_of(gtids) if isinstance(gtids, str) else {}
-                newest = ReachedPlace(position, ended, is_end=True)
+                newest = ReachedPlace(position, ended, is_between=True)
     return newest
