@@ -52,7 +52,8 @@ def _problems(settings: Mapping[str, str]) -> Iterator[Mistake]:
         yield Mistake(
             "include.schema.changes",
             "is false: a connector that begins without its offsets is not noticed, nor what was"
-            " changed before it began, nor a partition that is truncated or exchanged",
+            " changed before it began, nor a partition that is truncated or exchanged; nor by which"
+            " columns a row was written that brings no schema",
             SetTo("include.schema.changes", "true"),
             warning=True,
         )
