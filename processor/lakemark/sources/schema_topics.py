@@ -120,7 +120,10 @@ class SchemaTopics:
         Raises:
             DependencyError: the brokers are away.
         """
+        self._now = {}
         for topic in self.topics:
+            if topic.name not in state.offsets:  # nobody tells: the catalog counts
+                continue
             history = self._history(topic).copied()
             self._now[topic.identity.qualifier] = history
             history.is_in_epoch(len(state.log_of(topic.identity.qualifier).epochs))
@@ -133,9 +136,10 @@ class SchemaTopics:
     ) -> None:
         """Take in what is known now, as catalogs were asked since; arguments as for `begin`."""
         for topic in self.topics:
-            history = self._now[topic.identity.qualifier]
-            self._follow(topic, history, schemas)
-            self._take(topic, history, state, before, ahead=True)
+            history = self._now.get(topic.identity.qualifier)
+            if history is not None:
+                self._follow(topic, history, schemas)
+                self._take(topic, history, state, before, ahead=True)
 
     def of_batch(
         self, schemas: Mapping[str, TableSchema], again: Collection[str] = ()

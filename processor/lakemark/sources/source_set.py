@@ -69,12 +69,13 @@ class PipelineSource:
     def schema_topic(self) -> SchemaTopic | None:
         """Return the topic that tells of its tables' definitions; None where it is not needed.
 
-        So it is where all records bring their schemas. Where no database is asked, the schemas that
-        somebody has written down count.
+        So it is where all records bring their schemas, and where the connector does not tell of new
+        statements. Where no database is asked, the schemas that somebody has written down count.
         """
         connector = self.connector
         name = connector.schema_topic
-        if not name or not self.catalog.live or connector.schemas_enabled:
+        tells = connector.settings.get("include.schema.changes", "true").strip().lower() == "true"
+        if not name or not tells or not self.catalog.live or connector.schemas_enabled:
             return None
 
         def definitions(tables: Sequence[TableChange]) -> Iterable[tuple[str, TableSchema]]:

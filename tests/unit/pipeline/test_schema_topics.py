@@ -277,6 +277,7 @@ def test_the_topic_is_followed_where_it_is_needed_and_the_catalog_can_be_asked(s
     assert source_of(shop).schema_topic().name == SCHEMA_TOPIC
     assert source_of(shop, **{"value.converter.schemas.enable": "true"}).schema_topic() is None
     assert source_of(shop, live=False).schema_topic() is None
+    assert source_of(shop, **{"include.schema.changes": "false"}).schema_topic() is None
     postgres = "io.debezium.connector.postgresql.PostgresConnector"
     assert source_of(shop, **{"connector.class": postgres}).schema_topic() is None
 
@@ -336,3 +337,15 @@ def test_a_new_epoch_forgets_the_places_of_the_old_one(shop):
     shop.row(60, 2, MICROS, 12)
     shop.run()
     assert shop.values(TABLE) == rows(m1=11, u2=12)
+
+
+def test_where_there_is_no_topic_the_catalog_counts_as_it_is(shop):
+    del shop.broker.topics[SCHEMA_TOPIC]
+    shop.row(100, 1, MILLIS, 11)
+    shop.run()
+    shop.catalog_has(MICROS)
+    shop.restart()
+    shop.row(200, 2, MICROS, 12)
+    shop.run()
+    assert shop.values(TABLE) == rows(m1=11, u2=12)
+    assert not shop.kept.blobs
