@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
+from lakemark.state import stored_form
 from stack.compare import whole
 from stack.database import Database
 from tests.kit.nightly import nightly
@@ -78,12 +79,19 @@ def versions(running: Running, table: str) -> list[list[dict[str, Any]]]:
     return [whole(DeltaTable(path, version=at)).to_pylist() for at in range(newest + 1)]
 
 
-def pipeline(database: Database, directory: Path, **more: Any) -> Running:
+def topics_read(directory: Path) -> set[str]:
+    """The topics that the newest batch knows of."""
+    states = (directory / "checkpoint" / "lakemark" / "state").glob("*.json")
+    newest = max(states, key=lambda path: int(path.stem))
+    return set(stored_form.decode(newest.read_bytes()).offsets)
+
+
+def pipeline(database: Database, directory: Path, *, spark: bool = False, **more: Any) -> Running:
     """A pipeline that notices within seconds that the catalog has changed."""
     database.start_connector({"snapshot.mode": "initial"})
     connect = {"url": database.stack.connect.url, "connector": database.name}
     source = {"connect": connect, "watch_interval": "1s"}
-    return Running(database, directory, {**SETTINGS, "source": source, **more})
+    return Running(database, directory, {**SETTINGS, "source": source, **more}, spark=spark)
 
 
 EACH = on("mariadb-11.4", *(pytest.param(s, marks=nightly) for s in ("mariadb-10.11", "mysql-9.7")))
@@ -121,13 +129,14 @@ def test_rows_of_before_and_after_while_the_connector_lags(any_database: Databas
         assert {e["table"] for e in running.lakemark.events("table.definition")} == {name}
 
 
+@pytest.mark.parametrize("spark", [False, pytest.param(True, marks=nightly)])
 @EACH
-def test_a_type_that_the_table_cannot_follow(any_database: Database, tmp_path: Path):
+def test_a_type_that_the_table_cannot_follow(any_database: Database, tmp_path: Path, spark: bool):
     """The table is made anew, and no row of before is taken for one of after."""
     database, name = any_database, any_database.identifier("days")
     database.execute("CREATE TABLE days (id int PRIMARY KEY, v int)")
     database.execute("INSERT INTO days VALUES (1, 20260102)")
-    with pipeline(database, tmp_path) as running:
+    with pipeline(database, tmp_path, spark=spark) as running:
         running.lakemark.start()
         running.wait_equal(name)
         database.stop_connector()
@@ -140,3 +149,6 @@ def test_a_type_that_the_table_cannot_follow(any_database: Database, tmp_path: P
         values = {row["v"] for version in versions(running, name) for row in version}
         assert values == {20260102, date(2026, 1, 2)}
         assert running.dead_letters() == []
+        assert topics_read(tmp_path) == {database.name, database.topic("days")}, (
+            "no topic of another name"
+        )
