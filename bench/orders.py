@@ -92,7 +92,7 @@ def _mysql(depth: str) -> Dialect:
         fill=(
             "INSERT INTO {table} WITH RECURSIVE numbers (g) AS"
             " (SELECT 1 UNION ALL SELECT g + 1 FROM numbers WHERE g < {rows})"
-            " SELECT g, g % 5000, concat('status-', g % 7), md5(g), g * 0.37,"
+            " SELECT g, g % 5000, concat('status-', g % 7), left(sha2(g, 256), 32), g * 0.37,"
             " timestamp '2026-01-01 00:00:00' + INTERVAL g SECOND FROM numbers"
         ),
         analyse="ANALYZE TABLE {table}",
