@@ -101,10 +101,11 @@ PUBLISHED: Final = (
         "snapshot-mariadb",
         "snapshot",
         (
-            *("--database", "mariadb", "--rows", "3000000", "--rate", "0", "--parallelism", "4"),
-            *("--connector-chunks", "10240", "--engine", "deletion-vectors"),
+            *("--database", "mariadb", "--rows", "10000000", "--rate", "0", "--rounds", "2"),
+            *("--parallelism", "2,4", "--connector-chunks", "10240"),
+            *("--engine", "deletion-vectors"),
         ),
-        "A snapshot of MariaDB, three million rows",
+        "A snapshot of MariaDB, ten million rows",
     ),
     Published(
         "latency",
