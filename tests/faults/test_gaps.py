@@ -18,6 +18,7 @@ from lakemark.settings.config import load
 from stack.local import Servers
 from stack.processes import wait_for
 from tests.kit.http_side import HttpSide
+from tests.kit.nightly import nightly
 from tests.kit.running import STATE_S, Running
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
@@ -147,7 +148,7 @@ def test_a_topic_that_is_deleted_while_it_is_read(streaming: Running):
     mended(streaming)
 
 
-@pytest.mark.parametrize("more", [True, False])
+@pytest.mark.parametrize("more", [True, pytest.param(False, marks=nightly)])
 def test_a_topic_that_is_made_again_while_it_is_read(streaming: Running, more: bool):
     """Offsets that fall, and such that do not: then the topic's id alone tells it.
 
