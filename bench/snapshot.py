@@ -2,7 +2,7 @@
 
     ./dev bench snapshot [--database NAME] [--rows N] [--rate N] [--parallelism 1,2,4] [--chunk-rows N]
                          [--connector-chunks 1024,10240] [--engine NAME] [--trigger TIME]
-                         [--rounds N] [--only WHO] [--where] [--json FILE]
+                         [--chunk-delay TIME] [--rounds N] [--only WHO] [--where] [--json FILE]
 
 One database, one contestant after the other:
 
@@ -225,7 +225,11 @@ def lakemark(
         database,
         database.stack.directory / "lakemark",
         {
-            "snapshot": {"parallelism": most, "chunk_rows": options.chunk_rows},
+            "snapshot": {
+                "parallelism": most,
+                "chunk_rows": options.chunk_rows,
+                "chunk_delay": options.chunk_delay,
+            },
             "stream": {"trigger": options.trigger, "shards": 2},
             "lake": {"path": "./lake", "engine": options.engine},
         },
@@ -406,7 +410,15 @@ def show(
     if options.json:
         settings = {
             name: getattr(options, name)
-            for name in ("database", "rows", "rate", "chunk_rows", "engine", "trigger")
+            for name in (
+                "database",
+                "rows",
+                "rate",
+                "chunk_rows",
+                "chunk_delay",
+                "engine",
+                "trigger",
+            )
         }
         keep(
             options.json,
@@ -437,6 +449,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--engine", choices=("task-merge", "deletion-vectors"), default="task-merge"
     )
     parser.add_argument("--trigger", default="1s", help="of the log's batches")
+    parser.add_argument("--chunk-delay", default="0s", help="between the chunks of a run")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", choices=("copy", "debezium", "lakemark"))
     parser.add_argument("--where", action="store_true", help="print what each stage takes")
