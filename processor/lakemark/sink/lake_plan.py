@@ -167,9 +167,9 @@ class TableOutcome(msgspec.Struct, omit_defaults=True):
         self.changes = [f"added {f.name}" for f in evolution.added]
         self.changes += [f"widened {n}: {a} to {b}" for n, a, b in evolution.widened]
 
-    def truncated(self, gone: MergeResult) -> None:
-        """Note that a truncate has removed rows, or marked them deleted."""
-        self.recorded_as = f"{self.step}/{CUT}"
+    def truncated(self, gone: MergeResult, *, recorded: bool = True) -> None:
+        """Note that a truncate has removed rows, or marked them deleted; `recorded` if it is."""
+        self.recorded_as = f"{self.step}/{CUT}" if recorded else self.recorded_as
         self.deleted += gone.deleted + gone.updated
         if gone.deleted or gone.updated:
             self.committed()

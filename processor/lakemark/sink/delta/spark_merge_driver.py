@@ -44,7 +44,8 @@ def finish(spark: SparkSession, own: TablePlan, outcome: TableOutcome, plan: Lak
             version=outcome.version,
             storage_options=options,
         )
-        outcome.truncated(gone)
+        # Where there is nothing to remove Spark commits nothing.
+        outcome.truncated(gone, recorded=gone.skipped or bool(gone.deleted or gone.updated))
         outcome.rows, outcome.bytes = gone.rows, gone.bytes
     if outcome.staged:
         done = spark_merge.merge(
