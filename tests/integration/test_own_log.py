@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from lakemark.connectors.database import ReachedPlace
 from lakemark.connectors.mysql.binlog_place import WhoseLog, newest_of
 from lakemark.connectors.mysql.mysql_session import connect
 from lakemark.connectors.mysql.own_log import whose_log
 from lakemark.connectors.mysql.positions import POSITIONS, number_of, pack, place_of
+from lakemark.connectors.reached_place import ReachedPlace
 from lakemark.settings.config import DatabaseConfig
 from stack.mysql import LocalBinlogServer
 from tests.kit.nightly import nightly

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from lakemark.connectors.database import OpenWindow, ReachedPlace
+from lakemark.connectors.database import OpenWindow
+from lakemark.connectors.reached_place import ReachedPlace
 from lakemark.model.offsets import Offsets
 from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.ports import Stream, StreamedTable

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from lakemark.connectors.database import OpenWindow, ReachedPlace, Watermark
+from lakemark.connectors.database import OpenWindow, Watermark
 from lakemark.connectors.postgres.visibility import Blocker, Server, Snapshot
+from lakemark.connectors.reached_place import ReachedPlace
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError
 from lakemark.model.control import ControlRecord, encode
 from lakemark.model.key_ranges import Condition, KeyRange

@@ -27,7 +27,6 @@ from lakemark.connectors.catalog_changes import (
 )
 from lakemark.connectors.connector_traits import ConnectorTraits
 from lakemark.connectors.database import (
-    NOWHERE,
     CapturedTables,
     ChunkRows,
     Database,
@@ -38,12 +37,12 @@ from lakemark.connectors.database import (
     OpenWindow,
     PlannedTables,
     Proof,
-    ReachedPlace,
     RowsOfSnapshot,
     TableCut,
     Watermark,
 )
 from lakemark.connectors.preparation import Script, Statement, ToPrepare
+from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 from lakemark.connectors.refusals import Refusal
 from lakemark.errors import RefusedError, TableError
 from lakemark.model.columns import Column

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from lakemark.connectors.database import OpenWindow, ReachedPlace, Watermark
+from lakemark.connectors.database import OpenWindow, Watermark
 from lakemark.connectors.postgres.visibility import Snapshot, bound_of
+from lakemark.connectors.reached_place import ReachedPlace
 from lakemark.model.control import ControlRecord, encode
 from lakemark.model.decoding import ANY_CONVERTER, ConverterChoice
 from lakemark.sink import formats, names

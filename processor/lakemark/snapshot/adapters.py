@@ -14,14 +14,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from lakemark.connectors.connect_rest import ConnectRest
 from lakemark.connectors.connector import Connector
 from lakemark.connectors.connector import read as read_connector
-from lakemark.connectors.database import (
-    OpenWindow,
-    Proof,
-    ReachedPlace,
-    TableQuestions,
-    Watermark,
-    WindowWriter,
-)
+from lakemark.connectors.database import OpenWindow, Proof, TableQuestions, Watermark, WindowWriter
+from lakemark.connectors.reached_place import ReachedPlace
 from lakemark.connectors.registry import database_kind, traits_of
 from lakemark.connectors.table_choice import Choice
 from lakemark.converters.registry import converter_of

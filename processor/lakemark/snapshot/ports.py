@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lakemark.connectors.database import NOWHERE, OpenWindow, Proof, ReachedPlace, Watermark
+from lakemark.connectors.database import OpenWindow, Proof, Watermark
+from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 from lakemark.model.control import ControlRecord
 from lakemark.model.key_ranges import Condition, KeyRange
 from lakemark.model.offsets import Offsets

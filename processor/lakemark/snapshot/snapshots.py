@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from lakemark.connectors.database import NOWHERE, ReachedPlace
+from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 from lakemark.errors import LakemarkError
 from lakemark.model import positions
 from lakemark.reconcile.chunks import Settled

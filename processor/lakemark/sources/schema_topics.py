@@ -224,10 +224,8 @@ class SchemaTopics:
         """Take in a record; yield the tables of which it comes late."""
         for table, schema in topic.definitions(change.tables):
             if table in topic.captured:
-                told, known = (
-                    Definition(change.position, schema, told=True),
-                    history.tables.get(table),
-                )
+                told = Definition(change.position, schema, told=True)
+                known = history.tables.get(table)
                 late = history.says(table, told, reached=lambda name: _reached(before, name))
                 if known is not history.tables[table]:
                     log.info(

@@ -91,3 +91,24 @@ def test_samples_share_what_the_processes_used(tmp_path, monkeypatch):
     assert [row["stage"] for row in found] == ["write", "read"]
     assert [row["percent"] for row in found] == pytest.approx([75, 25], abs=1)
     assert sum(row["cpu_seconds"] for row in found) > 0.05
+
+
+@pytest.mark.slow
+def test_threads_that_have_ended_count(tmp_path):
+    down = SimpleNamespace(identity=None)
+    stack = SimpleNamespace(source_server=down, kafka=down, connect=down)
+    done = tmp_path / "done"
+    one = (
+        "import pathlib, sys, threading, time\n"
+        "def work():\n"
+        "    while time.thread_time() < 0.3: pass\n"
+        "thread = threading.Thread(target=work)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        f"pathlib.Path({str(done)!r}).touch()\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", one], stdin=subprocess.PIPE) as child:
+        wait_for(done.exists, 30, "the end of its thread")
+        assert sum(where._used(stack, child.pid).values()) >= 0.3
+        child.communicate()

@@ -9,15 +9,10 @@ from random import Random
 
 import pytest
 
-from lakemark.connectors.database import (
-    DatabaseAccess,
-    OpenWindow,
-    Proof,
-    ReachedPlace,
-    Watermark,
-)
+from lakemark.connectors.database import DatabaseAccess, OpenWindow, Proof, Watermark
 from lakemark.connectors.postgres.visibility import bound_of
 from lakemark.connectors.qualified_database import QualifiedDatabase
+from lakemark.connectors.reached_place import ReachedPlace
 from lakemark.connectors.registry import database_kind, database_of
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import Condition, KeyRange

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from lakemark.connectors.database import NOWHERE, ReachedPlace, Watermark
+from lakemark.connectors.database import Watermark
 from lakemark.connectors.mysql.binlog_place import BinlogPlace, Server
 from lakemark.connectors.mysql.positions import pack
+from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 from lakemark.model.positions import epoch_number
 from lakemark.snapshot.snapshots import Snapshots
 from lakemark.state.table_parts import StoredPosition

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from lakemark.connectors.database import ReachedPlace, Watermark
+from lakemark.connectors.database import Watermark
 from lakemark.connectors.mysql.positions import POSITIONS, pack
+from lakemark.connectors.reached_place import ReachedPlace
 from lakemark.model.positions import LoggedEvent
 
 _SERVERS: Final = re.compile(r"(?=[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-)")

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lakemark.connectors.database import NOWHERE, ReachedPlace
 from lakemark.connectors.mysql.binlog_place import newest_of
 from lakemark.connectors.mysql.positions import number_of, pack
+from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 
 
 def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, server: str) -> bytes:

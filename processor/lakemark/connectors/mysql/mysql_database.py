@@ -15,7 +15,6 @@ from lakemark.connectors.catalog_changes import (
     TableLook,
 )
 from lakemark.connectors.database import (
-    NOWHERE,
     CapturedTables,
     ChunkReader,
     Database,
@@ -25,7 +24,6 @@ from lakemark.connectors.database import (
     OpenWindow,
     PlannedTables,
     Proof,
-    ReachedPlace,
     TableCut,
     TableQuestions,
     Watermark,
@@ -54,6 +52,7 @@ from lakemark.connectors.mysql.mysql_windows import window_place
 from lakemark.connectors.mysql.own_log import other_log, whose_log
 from lakemark.connectors.mysql.planned_tables import planned_tables
 from lakemark.connectors.preparation import Script, ToPrepare
+from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 from lakemark.connectors.refusals import Refusal
 from lakemark.errors import LakemarkError
 from lakemark.model.columns import Column

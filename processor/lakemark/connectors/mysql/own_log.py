@@ -18,7 +18,6 @@ from typing import Final
 
 import pymysql
 
-from lakemark.connectors.database import ReachedPlace
 from lakemark.connectors.mysql.binlog_place import (
     UUID_LENGTH,
     LogEntry,
@@ -31,6 +30,7 @@ from lakemark.connectors.mysql.binlog_snapshot import NO_PRIVILEGE, log_status
 from lakemark.connectors.mysql.mysql_errors import number_of as number_in
 from lakemark.connectors.mysql.mysql_session import Session
 from lakemark.connectors.mysql.positions import begun_place, place_of
+from lakemark.connectors.reached_place import ReachedPlace
 from lakemark.errors import ConfigError, DependencyError
 
 _AT: Final = (

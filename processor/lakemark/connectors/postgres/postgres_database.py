@@ -15,7 +15,6 @@ from lakemark.connectors.catalog_changes import (
     TableLook,
 )
 from lakemark.connectors.database import (
-    NOWHERE,
     CapturedTables,
     ChunkReader,
     Database,
@@ -25,7 +24,6 @@ from lakemark.connectors.database import (
     OpenWindow,
     PlannedTables,
     Proof,
-    ReachedPlace,
     TableCut,
     TableQuestions,
     Watermark,
@@ -54,6 +52,7 @@ from lakemark.connectors.postgres.postgres_keys import column_types, key_columns
 from lakemark.connectors.postgres.postgres_publication import publication_of
 from lakemark.connectors.postgres.postgres_session import BRIEFLY, LOCK_TIMEOUT, KeptSession
 from lakemark.connectors.preparation import Script, ToPrepare
+from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 from lakemark.connectors.refusals import Refusal
 from lakemark.errors import LakemarkError
 from lakemark.model.columns import Column

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemark.connectors.database import ReachedPlace
 from lakemark.connectors.mysql.binlog_place import LogEntry, may_stand, newest_of
 from lakemark.connectors.mysql.positions import POSITIONS, begun_place, pack, place_of
+from lakemark.connectors.reached_place import ReachedPlace
 
 SERVER, OTHER = "33cc7b62-eb8a-11f1-9a9d-02fc00000001", "43cc7b62-eb8a-11f1-9a9d-02fc00000001"
 AT = pack(0, 7, 500)
