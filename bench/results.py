@@ -102,7 +102,7 @@ PUBLISHED: Final = (
         "snapshot",
         (
             *("--database", "mariadb", "--rows", "10000000", "--rate", "0", "--rounds", "2"),
-            *("--parallelism", "2,4", "--connector-chunks", "10240"),
+            *("--parallelism", "2", "--chunk-delay", "150ms", "--connector-chunks", "10240"),
             *("--engine", "deletion-vectors"),
         ),
         "A snapshot of MariaDB, ten million rows",
