@@ -29,7 +29,7 @@ MASK: Final = "•••"
 SECRET_KEY: Final = re.compile(
     r"password|passwd|secret|token|jaas|credential|sas"
     r"|(access|account|api|customer|encryption|master|private|shared|storage)[._-]?key"
-    r"|keystore\.key|key[._-]pem",
+    r"|keystore\.key|key[._-]pem|user\.info",
     re.IGNORECASE,
 )
 """The words in names of secrets, in the settings of other programs."""

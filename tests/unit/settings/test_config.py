@@ -12,6 +12,7 @@ import pytest
 
 from lakemark.connectors.postgres.schema_file import read_schema_file
 from lakemark.plans import engine_of
+from lakemark.settings import masking
 from lakemark.settings.config import Config, leaves, load, load_with_origins
 from lakemark.settings.layers import InvalidConfig, Mistake
 from lakemark.settings.locate import config_file
@@ -402,6 +403,15 @@ def test_settings_of_the_converter_may_be_secrets(write):
     }
     assert config.secrets() == {"me:hush-4hush"}
     assert "hush-4hush" not in repr(config)
+
+
+def test_a_login_written_into_the_settings_of_the_converter_is_a_secret(write):
+    told = "{basic.auth.user.info: 'me:hush-4hush'}"
+    text = SMALL.replace("connector: shop}", f"connector: shop}}\n  converter: {told}", 1)
+    config = load(write(text))
+    assert config.secrets() == {"me:hush-4hush"}
+    assert "hush-4hush" not in repr(config)
+    assert masking.Masks(()).foreign("basic.auth.user.info=me:hush") == "basic.auth.user.info=•••"
 
 
 def test_secrets_that_are_missing_say_so(write, tmp_path):

@@ -3,7 +3,6 @@
 What the doctor says of one is done, what the database's script needs is added, all else stays.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +18,6 @@ from lakemark.settings.masking import SECRET_KEY
 
 SECRETS: Final = "/etc/kafka-connect/connector.properties"
 """The file that stands for secrets, on the machines of Connect's workers."""
-_SECRET: Final = re.compile(rf"{SECRET_KEY.pattern}|user\.info", re.IGNORECASE)
 _MODE: Final = "snapshot.mode"
 _ROUNDS: Final = 9  # a value may be what another rule asks about; no two rules ask for two values
 
@@ -116,7 +114,7 @@ def _without_secrets(now: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 def is_secret(name: str) -> bool:
     """Say whether a setting's value must not be shown, by its name."""
-    return _SECRET.search(name.replace("sasl.", "")) is not None
+    return SECRET_KEY.search(name.replace("sasl.", "")) is not None
 
 
 def _shown(settings: Mapping[str, str], name: str) -> str | None:
