@@ -18,6 +18,7 @@ from lakemark.cli import cli
 from lakemark.connectors.postgres.schema_file import schemas_from_file
 from lakemark.connectors.registry import CONNECTORS, traits_of
 from lakemark.connectors.suitability import problems_with
+from lakemark.converters.registry import CONVERTERS
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.settings.config import Config, load, load_with_origins
 from lakemark.sink.row_images import cdc_type
@@ -345,9 +346,8 @@ def test_the_readme_says_on_its_first_screen_whether_lakemark_fits_and_how_to_be
     assert any(line.startswith("    ") and "lakemark run" in line for line in screen)
     rows = [line.split("|") for line in screen if line.startswith("| ")]
     yes = {row[1].strip(): row[2].lower() for row in rows}
-    formats = {place.parent.name for place in (PACKAGE / "converters").glob("*/__init__.py")}
     assert {kind for kind in CONNECTORS.values() if kind not in yes["source"]} == set()
-    assert {kind for kind in formats if kind not in yes["records"]} == set()
+    assert {kind for kind in CONVERTERS if kind not in yes["records"]} == set()
 
 
 def test_pages_are_utf8_and_short_enough_to_be_read():
