@@ -50,7 +50,8 @@ LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
     "deltalake": (*("sink.delta", "ops.stored_state", "ops.doctor.facts_machine"),),
     "obstore": ("sink.delta",),
     "confluent_kafka": (
-        *("kafka", "source.fetch", "source.librdkafka", "sink.output"),
+        *("kafka", "converters.avro.registry_api"),
+        *("source.fetch", "source.librdkafka", "sink.output"),
         *(
             "state.control",
             "state.ownership",
@@ -59,7 +60,10 @@ LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
             "ops.feeds",
         ),
     ),
-    "httpx": ("connectors.connect_rest", "ops.served"),
+    "httpx": (
+        *("converters.avro.registry_api", "converters.avro.registry_login"),
+        *("connectors.connect_rest", "ops.served"),
+    ),
     "numba": ("converters.compiler", "source.scan_messages"),
     "starlette": ("ops.http",),
     "uvicorn": ("ops.http",),
@@ -76,6 +80,7 @@ OUTSIDE: Final = frozenset(
 EDGES: Final[Mapping[str, str]] = {
     "": "__main__ pipeline plans supervisor tasks",
     "kafka": "brokers client_errors records",
+    "converters.avro": "registry registry_api registry_login",
     "connectors": "catalogs connect_rest connector parts registry",
     "connectors.mysql": (
         "binlog_snapshot chunk_reader facts_database key_cuts mysql_catalog mysql_chunks "
