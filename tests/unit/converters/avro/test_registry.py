@@ -336,9 +336,9 @@ def test_several_processes_write_the_same_copies_and_none_is_ever_half(told):
     for writer in writers:
         writer.start()
     copies = SchemaCopies(told.folder, told.urls[0])
-    lengths = set()
+    places, lengths = [copies.folder / f"id-{number}.avsc" for number in (0, 1)], set()
     while any(writer.is_alive() for writer in writers):
-        lengths |= {len(text) for n in (0, 1) if (text := copies.read(SchemaReference("id", n)))}
+        lengths |= {len(place.read_text()) for place in places if place.exists()}
     for writer in writers:
         writer.join()
     assert [writer.exitcode for writer in writers] == [0] * 4
