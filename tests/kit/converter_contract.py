@@ -15,7 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakemark.connectors.postgres import positions as lsns
-from lakemark.converters.converter import OUT_OF_RANGE, WRONG_TYPE, Converter, Moment, whole
+from lakemark.converters.converter import (
+    OUT_OF_RANGE,
+    OWN,
+    WRONG_TYPE,
+    Converter,
+    Moment,
+    whole,
+)
 from lakemark.converters.registry import CONVERTERS, SIDES
 from lakemark.errors import TableError
 from lakemark.model.columns import Column
@@ -136,7 +143,7 @@ class ConverterContract:
             assert made.java_classes == self.converter.java_classes
             assert made.headers(records, self.plan) == self.converter.headers(records, self.plan)
             problems = [*made.problems(described=described)]
-            assert all(p.path.startswith(("key.", "value.")) for p in problems)
+            assert all(p.path.startswith(("key.", "value.", OWN)) for p in problems)
             assert not [p for p in problems if not p.warning and described]
             for side in SIDES:
                 carries = made.carries_schemas(side)

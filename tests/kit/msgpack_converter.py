@@ -21,12 +21,14 @@ import pyarrow as pa
 from lakemark.connectors.postgres import positions as lsns
 from lakemark.converters.converter import (
     OUT_OF_RANGE,
+    OWN,
     WRONG_TYPE,
     Moment,
     RecordWriter,
     Rows,
     not_ready,
 )
+from lakemark.errors import DependencyError
 from lakemark.model import positions
 from lakemark.model.columns import Column
 from lakemark.model.decoding import (
@@ -38,6 +40,7 @@ from lakemark.model.decoding import (
 )
 from lakemark.model.definitions import SchemaChange
 from lakemark.model.events import Headers, Kind, Learnt
+from lakemark.model.findings import Finding, fine
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import canonical_from_columns
 from lakemark.model.schema import TableSchema
@@ -135,8 +138,10 @@ class MsgpackConverter:
 
     java_classes = frozenset({"lakemark.test.MessagePackConverter"})
     without_schemas = ""
+    checks = ("cipher", "key of the cipher")
 
     def __init__(self, options: ConverterOptions = NO_OPTIONS) -> None:
+        self._own = dict(options.own)
         self._cipher = options.get("value", "cipher") or "0"
         self._by = -int(self._cipher) if self._cipher.isdecimal() else 0
 
@@ -145,10 +150,16 @@ class MsgpackConverter:
 
     def problems(self, *, described: bool) -> Iterator[Mistake]:
         if not self._cipher.isdecimal():
-            yield Mistake("value.converter.cipher", "is no number", "set it to one")
+            place = OWN if "cipher" in self._own else "value.converter"
+            yield Mistake(f"{place}.cipher", "is no number", "set it to one")
 
     def carries_schemas(self, side: Side) -> bool | None:
         return False
+
+    def examine(self, topics: Sequence[str]) -> list[Finding]:
+        if self._cipher == "13":
+            raise DependencyError("nobody knows the cipher", code="dependency-down")
+        return [fine("cipher", topic, "is known") for topic in topics]
 
     def headers(self, records: Records, plan: StretchPlan) -> Headers:
         out = Headers(*([] for _ in range(12)))

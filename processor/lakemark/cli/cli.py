@@ -70,7 +70,7 @@ def validate(config: ConfigOption = None) -> int:
     from lakemark.cli.check import check  # noqa: PLC0415
 
     loaded = load(config)
-    problems = [*loaded.warnings, *check(loaded.config)]
+    problems = [*loaded.warnings, *map(loaded.placed, check(loaded.config))]
     mistakes = [problem for problem in problems if not problem.warning]
     console = presentation.error_console() if mistakes else Console()
     source = config_file(config)

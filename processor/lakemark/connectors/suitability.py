@@ -242,9 +242,12 @@ def _transforms(settings: Mapping[str, str], config: Config) -> Iterator[Mistake
 
 def _converters(settings: Mapping[str, str], config: Config) -> Iterator[Mistake]:
     from lakemark.converters import registry  # noqa: PLC0415 - slow, and seldom needed
+    from lakemark.converters.converter import OWN  # noqa: PLC0415 - likewise
 
     described = config.database is not None or config.source.schema_file is not None
-    yield from map(_of_connector, registry.problems(settings, described=described))
+    own = config.source.converter_options()
+    for problem in registry.problems(settings, own, described=described):
+        yield problem if problem.path.startswith(OWN) else _of_connector(problem)
 
 
 def _losses(settings: Mapping[str, str]) -> Iterator[Mistake]:

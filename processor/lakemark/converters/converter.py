@@ -26,10 +26,13 @@ from lakemark.model.decoding import (
 )
 from lakemark.model.definitions import SchemaChange
 from lakemark.model.events import Headers, Learnt
+from lakemark.model.findings import Finding
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.settings.layers import Mistake
 
+OWN: Final = "source.converter"
+"""The setting with what a converter is told here, before what the connector says."""
 WRONG_TYPE: Final = "wrong-type"
 OUT_OF_RANGE: Final = "number-out-of-range"
 
@@ -80,6 +83,9 @@ class Converter(Protocol):
     without_schemas: str
     """What keeps schemas out of records: an imperative; empty where they never bring one."""
 
+    checks: tuple[str, ...]
+    """The names of what `examine` looks at, the first one that of who is asked; none if nobody."""
+
     def of(self, options: ConverterOptions) -> "Converter":
         """Return this converter for the connector that has these options.
 
@@ -87,7 +93,9 @@ class Converter(Protocol):
         """
 
     def problems(self, *, described: bool) -> Iterator[Mistake]:
-        """Yield why its options do not suit. Paths are the names of settings.
+        """Yield why its options do not suit.
+
+        Paths are `OWN` and a name for lakemark's own settings, else names of the connector's.
 
         Args:
             described: whether tables are known without their records' schemas, by a database or a
@@ -96,6 +104,17 @@ class Converter(Protocol):
 
     def carries_schemas(self, side: Side) -> bool | None:
         """Say whether keys, or values, bring their schema; None where nobody here knows."""
+
+    def examine(self, topics: Sequence[str]) -> list[Finding]:
+        """Return what the doctor should say of what it needs beside the records; it asks for it.
+
+        Args:
+            topics: of the captured tables, as far as they are known.
+
+        Raises:
+            ConfigError: it cannot be asked, by its options.
+            DependencyError: it does not answer.
+        """
 
     def headers(self, records: Records, plan: StretchPlan) -> Headers:
         """Return what each record is, one entry a record, in their order.

@@ -73,11 +73,14 @@ def without_schemas(settings: Mapping[str, str]) -> Iterator[Mistake]:
             yield Mistake(name, why, SetTo(name, "false"), warning=True)
 
 
-def problems(settings: Mapping[str, str], *, described: bool) -> Iterator[Mistake]:
-    """Yield why a connector's converters do not suit. Paths are the names of settings.
+def problems(
+    settings: Mapping[str, str], own: Mapping[str, str], *, described: bool
+) -> Iterator[Mistake]:
+    """Yield why a connector's converters do not suit, see `Converter.problems`.
 
     Args:
         settings: of the connector.
+        own: lakemark's settings of the converter, in clear.
         described: as `Converter.problems` has it.
     """
     known = {java_class for one in CONVERTERS.values() for java_class in one.java_classes}
@@ -102,4 +105,4 @@ def problems(settings: Mapping[str, str], *, described: bool) -> Iterator[Mistak
             f"set {' and '.join(sides)} to {_USUAL}",
             warning=True,
         )
-    yield from converter_of(choice_of(settings, {})).problems(described=described)
+    yield from converter_of(choice_of(settings, own)).problems(described=described)

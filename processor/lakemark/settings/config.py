@@ -6,7 +6,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -613,12 +613,24 @@ class Loaded:
     Attributes:
         config: the settings.
         origins: place of each setting that is not a default, by its dotted path.
+        lines: line of each setting and section in the YAML file, likewise.
         warnings: what the reader should know although it can be started like this.
     """
 
     config: Config
     origins: dict[str, str]
+    lines: dict[str, int]
     warnings: list[Mistake]
+
+    def placed(self, problem: Mistake) -> Mistake:
+        """Return a problem with the line of its setting, if the file has that.
+
+        Settings of a connector, whose paths begin with ``connector:``, are in no file of ours.
+        """
+        setting = problem.path
+        if setting.startswith("connector "):  # one of several, by its name
+            setting = setting.rpartition(": ")[2]
+        return replace(problem, line=self.lines.get(setting, problem.line))
 
 
 def load(path: Path | None, environ: Mapping[str, str] | None = None) -> Config:
@@ -662,4 +674,5 @@ def load_with_origins(path: Path | None, environ: Mapping[str, str] | None = Non
         raise InvalidConfig(mistakes, source=source)
     masking.know(config.masks)
     origins = {dotted(setting): origin for setting, origin in layers.origins.items()}
-    return Loaded(config, origins, layers.problems)
+    lines = {dotted(setting): line for setting, line in layers.lines.items()}
+    return Loaded(config, origins, lines, layers.problems)

@@ -1,13 +1,16 @@
 """A second converter keeps the contract, and the pipeline runs on it without knowing."""
 
+import json
 import pickle
 import random
 
 import pytest
 
+from lakemark.cli.check import check
 from lakemark.converters.registry import CONVERTERS, JSON, converter_of
 from lakemark.model.decoding import ConverterChoice, ConverterOptions
-from tests.kit.connector_settings import parse
+from lakemark.settings.config import load_with_origins
+from tests.kit.connector_settings import POSTGRES, parse
 from tests.kit.converter_contract import ConverterContract
 from tests.kit.memory_pipeline import Broker
 from tests.kit.msgpack_converter import NAME, MsgpackConverter, PackedBroker, pack
@@ -68,6 +71,32 @@ def test_options_come_from_the_connector_and_before_it_from_the_pipeline_s_setti
         assert pickle.loads(pickle.dumps(found.converter)) == found.converter
     (problem,) = [p for p in parse(ciphered(cipher="odd")).problems if not p.warning]
     assert problem.path == "connector: value.converter.cipher"
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_mistake_in_the_pipeline_s_settings_of_it_has_its_line(tmp_path, several):
+    (java_class,) = MsgpackConverter.java_classes
+    told = {**POSTGRES, "key.converter": java_class, "value.converter": java_class}
+    (tmp_path / "shop.json").write_text(json.dumps({"name": "shop", "config": told}))
+    one = "connector_file: shop.json, converter:\n    {cipher: odd}"
+    source = f"{{connectors: [{{{one}}}]}}" if several else f"{{{one}}}"
+    (tmp_path / "lakemark.yaml").write_text(
+        f"name: shop\nkafka: {{bootstrap_servers: b:1}}\nsource: {source}\n"
+        "database: {url: 'postgresql://u@h/d'}\nlake: {path: ./lake}\ncheckpoint: ./checkpoint\n"
+        if not several
+        else f"name: shop\nkafka: {{bootstrap_servers: b:1}}\nsource: {source}\n"
+        "lake: {path: ./lake}\ncheckpoint: ./checkpoint\n"
+    )
+    loaded = load_with_origins(tmp_path / "lakemark.yaml", {})
+    found = [loaded.placed(problem) for problem in check(loaded.config)]
+    (problem,) = [p for p in found if p.path.endswith("converter.cipher")]
+    assert (problem.line, problem.message) == (4, "is no number")
+    assert all(p.line is None for p in found if p is not problem)
+    assert problem.path == (
+        "connector shop.json: source.connectors[0].converter.cipher"
+        if several
+        else "source.converter.cipher"
+    )
 
 
 def test_one_converter_serves_a_connector_and_another_one_another():

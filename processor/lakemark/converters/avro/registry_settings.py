@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic_core import PydanticCustomError
 
+from lakemark.converters.converter import OWN
 from lakemark.errors import ConfigError, nearest
 from lakemark.model.decoding import ConverterOptions, Side
 from lakemark.settings.cache import cache_dir
@@ -24,8 +25,6 @@ Api = Literal["compatible", "apicurio"]
 COMPATIBLE: Final = "schema.registry.url"
 APICURIO: Final = "apicurio.registry.url"
 USE_ID: Final = "apicurio.registry.use-id"
-OWN: Final = "source.converter"
-"""The setting that counts first."""
 
 TIMEOUT: Final = "registry.timeout"
 GRACE: Final = "registry.grace"

@@ -22,6 +22,7 @@ from lakemark.model.decoding import (
 )
 from lakemark.model.definitions import SchemaChange
 from lakemark.model.events import Headers, Learnt
+from lakemark.model.findings import Finding
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.settings.layers import Mistake, SetTo
@@ -36,6 +37,7 @@ class JsonConverter:
 
     java_classes = frozenset({"org.apache.kafka.connect.json.JsonConverter"})
     without_schemas = "set schemas.enable=false of both converters"
+    checks: tuple[str, ...] = ()
 
     def __init__(self, options: ConverterOptions = NO_OPTIONS) -> None:
         self._options = options
@@ -66,6 +68,10 @@ class JsonConverter:
         """See `Converter`: unless the connector says otherwise they do."""
         told = self._options.key if side == "key" else self._options.value
         return None if told is None else self._is_on(side, _SCHEMAS)
+
+    def examine(self, topics: Sequence[str]) -> list[Finding]:  # noqa: ARG002
+        """See `Converter`: it needs nothing."""
+        return []
 
     def _is_on(self, side: Side, name: str) -> bool:
         return (self._options.get(side, name) or "true").lower() == "true"

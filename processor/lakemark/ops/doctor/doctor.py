@@ -2,7 +2,8 @@
 
 1. this machine is looked at, while
 2. the connector says what it captures,
-3. the database is asked about those tables, and
+3. the database is asked about those tables, and whoever its converter needs, such as a registry
+   of schemas, about their topics, and
 4. the brokers about their topics.
 
 With several connectors steps 2 and 3 are done for all of them at the same time, and findings say of
@@ -21,6 +22,7 @@ from lakemark.connectors.connector import Connector
 from lakemark.connectors.database import DatabaseAccess, Examination
 from lakemark.connectors.parts import PipelinePart, parts_of, shared_prefixes
 from lakemark.connectors.registry import database_of
+from lakemark.converters.registry import converter_of
 from lakemark.errors import ConfigError, LakemarkError
 from lakemark.model.findings import Finding, fine, of_error, unchecked
 from lakemark.model.handling_modes import HandlingModes
@@ -89,8 +91,11 @@ def _seen(part: PipelinePart, deadline_s: float) -> _Seen:
         part.config, connector, offsets, deadline_s, streams=streams
     )
     qualifier = connector.qualifier if connector else ""
-    findings = [part.finding(one, qualifier) for one in (*about_connector, *about_database)]
-    return _Seen(part, connector, facts, database.tables if database else None, findings)
+    tables = database.tables if database else None
+    about_converter = _converter(part.config, connector, tables or (), deadline_s)
+    about_all = (*about_connector, *about_database, *about_converter)
+    findings = [part.finding(one, qualifier) for one in about_all]
+    return _Seen(part, connector, facts, tables, findings)
 
 
 def _shared_prefixes(seen: Sequence[_Seen]) -> Iterator[Finding]:
@@ -141,6 +146,24 @@ def _database(
             *unchecked(database.checks[1:], "the database did not answer"),
         ]
     return examination, examination.findings
+
+
+def _converter(
+    config: Config, connector: Connector | None, tables: Sequence[str], deadline_s: float
+) -> list[Finding]:
+    """Return what the connector's converter finds of what it needs beside the records."""
+    if connector is None:
+        return []
+    converter = converter_of(connector.converter)
+    if not converter.checks:
+        return []
+    # A router gives topics other names, which nobody here knows.
+    topics = [] if config.source.topics else [connector.topic_of(table) for table in tables]
+    who, *others = converter.checks
+    try:
+        return Question(f"the {who}", lambda: converter.examine(topics)).result(deadline_s)
+    except LakemarkError as error:
+        return [*of_error(who, "", error), *unchecked(others, f"the {who} did not answer")]
 
 
 def _modes(settings: Mapping[str, str]) -> HandlingModes:

@@ -188,14 +188,14 @@ def test_another_address_is_tried_where_there_are_several(registry, told):
 @pytest.mark.parametrize("how", ["late", "drips"])
 def test_a_registry_that_hangs_is_given_up(registry, told, monkeypatch, how):
     monkeypatch.setattr(registries, "ATTEMPTS", 2)
-    registry.delay_s, registry.drips = (3.0, False) if how == "late" else (0.0, True)
+    registry.delay_s, registry.drips = (60.0, False) if how == "late" else (0.0, True)
     for settings in (told, apicurio(told)):
         begun = time.monotonic()
         error = refused(
             lambda settings=settings: RegistrySource(replace(settings, timeout_s=0.3)).schema(SEVEN)
         )
         assert error.code == "registry-unavailable"
-        assert time.monotonic() - begun < 2.5
+        assert time.monotonic() - begun < 20
     registry.drips = False
 
 
