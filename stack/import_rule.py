@@ -80,7 +80,7 @@ OUTSIDE: Final = frozenset(
 EDGES: Final[Mapping[str, str]] = {
     "": "__main__ pipeline plans supervisor tasks",
     "kafka": "brokers client_errors records",
-    "converters.avro": "registry registry_api registry_login",
+    "converters.avro": "registry registry_api registry_checks registry_login",
     "connectors": "catalogs connect_rest connector parts registry",
     "connectors.mysql": (
         "binlog_snapshot chunk_reader facts_database key_cuts mysql_catalog mysql_chunks "

@@ -1,0 +1,118 @@
+"""The registry, for `lakemark doctor`: does it answer, has it what is captured, is it the same."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from lakemark.converters.avro import schema_references
+from lakemark.converters.avro.lost_values import hidden_nulls, keeps_nulls
+from lakemark.converters.avro.registry_api import MissingSchemaError, RegistryApi, api_of
+from lakemark.converters.avro.registry_settings import RegistrySettings, settings_of
+from lakemark.converters.avro.schema_copies import SchemaCopies
+from lakemark.converters.avro.schema_source import SchemaNotFoundError, SchemaReference
+from lakemark.model.decoding import ConverterOptions
+from lakemark.model.findings import Finding, fine, warning, wrong
+
+REGISTRY: Final = "schema registry"
+SUBJECT: Final = "subject"
+HIDDEN_NULLS: Final = "hidden NULL"
+COPIES: Final = "schema copies"
+CHECKS: Final = (REGISTRY, SUBJECT, HIDDEN_NULLS, COPIES)
+
+_COMPARED: Final = 20  # copies that are compared, the newest: a request each
+_LISTED: Final = 100  # topics whose newest schemas are looked at: a request each
+
+
+def examine(options: ConverterOptions, topics: Sequence[str]) -> list[Finding]:
+    """Return all findings about the registry that these options name.
+
+    Args:
+        options: of the converters.
+        topics: of the captured tables.
+
+    Raises:
+        ConfigError: they name none that can be used.
+        DependencyError: it does not answer, or refuses us.
+    """
+    settings = settings_of(options)
+    api = api_of(settings)
+    subjects = api.subjects()
+    return [
+        fine(REGISTRY, settings.urls[0], f"answers, and has schemas of {len(subjects):,} subjects"),
+        *_subjects(subjects, topics),
+        *_hidden_nulls(api, options, subjects, topics),
+        *_copies(api, settings),
+    ]
+
+
+def _subject_of(topic: str, subjects: frozenset[str]) -> str | None:
+    """Return the subject of a topic's values, by the usual strategies; None where there is none."""
+    return next((name for name in (f"{topic}-value", topic) if name in subjects), None)
+
+
+def _subjects(subjects: frozenset[str], topics: Sequence[str]) -> Iterator[Finding]:
+    for topic in topics:
+        subject = _subject_of(topic, subjects)
+        if subject is not None:
+            yield fine(SUBJECT, topic, "has schemas")
+            continue
+        yield warning(
+            SUBJECT,
+            topic,
+            f"there is no {topic}-value: nothing was written there yet, the connector names its"
+            " subjects otherwise, or writes to another registry",
+            "compare the connector's converter settings with source.converter",
+        )
+
+
+def _hidden_nulls(
+    api: RegistryApi, options: ConverterOptions, subjects: frozenset[str], topics: Sequence[str]
+) -> Iterator[Finding]:
+    """Name the columns whose NULL arrives as their default, by the newest schemas."""
+    if keeps_nulls(options):
+        return
+    named = (_subject_of(topic, subjects) for topic in topics[:_LISTED])
+    for topic, subject in zip(topics, named, strict=False):
+        if subject is None:
+            continue
+        try:
+            columns = hidden_nulls(schema_references.parsed(api.newest(subject).text))
+        except (SchemaNotFoundError, ValueError):
+            continue  # what is no Avro has no columns of ours
+        if columns:
+            reason = f"NULL in {', '.join(columns)} arrives as the column's default"
+            yield warning(HIDDEN_NULLS, topic, reason, "drop the default, or make it NOT NULL")
+
+
+def _copies(api: RegistryApi, settings: RegistrySettings) -> Iterator[Finding]:
+    """Compare what is kept with what the registry says today: another one gives other schemas."""
+    copies = SchemaCopies(settings.folder, settings.urls[0])
+    compared, others = 0, []
+    for reference in islice(copies.kept(), _COMPARED):
+        kept = copies.read(reference)
+        if kept is not None and _differs(api, reference, kept):
+            others.append(reference)
+        compared += 1
+    place = str(copies.folder)
+    if not others:
+        yield fine(COPIES, place, f"{compared} of them are what the registry says")
+        return
+    names = ", ".join(f"{reference.kind} {reference.number}" for reference in others[:3])
+    yield wrong(
+        COPIES,
+        place,
+        f"the registry has other schemas under the same numbers ({names}): it was set up anew, and"
+        " records are read by schemas that are not theirs",
+        f"rm -r {place} where no record with an old number is unread; then take a snapshot",
+    )
+
+
+def _differs(api: RegistryApi, reference: SchemaReference, kept: str) -> bool:
+    try:
+        now = schema_references.parsed(api.schema(reference).text)
+        # One that needs others is kept with them: it is not what the registry says.
+        return not schema_references.undefined(now) and now != schema_references.parsed(kept)
+    except MissingSchemaError:
+        return False  # deleted there: the copy is all that there is
+    except (SchemaNotFoundError, ValueError):
+        return True

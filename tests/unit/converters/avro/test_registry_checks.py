@@ -1,0 +1,150 @@
+"""The doctor's look at a registry, and the values that converters do not write as they are."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakemark.converters.avro import registry_checks
+from lakemark.converters.avro.lost_values import hidden_nulls, losses
+from lakemark.converters.avro.registry import RegistrySource
+from lakemark.converters.avro.registry_settings import settings_of
+from lakemark.converters.avro.schema_source import SchemaReference
+from lakemark.errors import DependencyError
+from lakemark.model.decoding import ConverterOptions
+from lakemark.model.findings import Finding, Verdict
+from lakemark.settings.layers import SetTo
+from tests.kit.registry_server import ScriptedRegistry, serving
+
+TOPIC = "shop.public.orders"
+
+
+def envelope(*columns: dict) -> dict:
+    value = {"type": "record", "name": "Value", "fields": list(columns)}
+    return {
+        "type": "record", "name": "Envelope", "namespace": TOPIC,
+        "fields": [
+            {"name": "before", "type": ["null", value], "default": None},
+            {"name": "after", "type": ["null", "Value"], "default": None},
+            {"name": "op", "type": "string"},
+        ],
+    }  # fmt: skip
+
+
+ID = {"name": "id", "type": "int"}
+PLAIN = {"name": "name", "type": ["null", "string"], "default": None}
+HIDING = {"name": "score", "type": [{"type": "int", "connect.default": 7}, "null"], "default": 7}
+NOT_NULL = {"name": "kind", "type": {"type": "string", "connect.default": "x"}, "default": "x"}
+
+
+@pytest.fixture
+def registry() -> Iterator[ScriptedRegistry]:
+    with serving() as served:
+        served.add(7, envelope(ID, PLAIN, HIDING, NOT_NULL))
+        served.subjects = {f"{TOPIC}-value": [7], f"{TOPIC}-key": [7]}
+        yield served
+
+
+def options(registry: ScriptedRegistry, folder: Path, api: str = "", **more: str):
+    setting = "apicurio.registry.url" if "/apis/registry/" in api else "schema.registry.url"
+    own = (("registry.folder", str(folder)), ("registry.timeout", "5s"), ("registry.grace", "0"))
+    value = ((setting, f"{registry.url}{api}"), *more.items())
+    return ConverterOptions(value=value, own=own)
+
+
+def of(findings: list[Finding], check: str) -> list[tuple[str, str]]:
+    return [(f.verdict, f.reason) for f in findings if f.check == check]
+
+
+@pytest.mark.parametrize("api", ["", "/apis/ccompat/v7", "/apis/registry/v2", "/apis/registry/v3"])
+def test_a_registry_that_is_as_it_should_be(registry, tmp_path, api):
+    found = registry_checks.examine(options(registry, tmp_path, api), [TOPIC])
+    assert of(found, "schema registry") == [(Verdict.OK, "answers, and has schemas of 2 subjects")]
+    assert of(found, "subject") == [(Verdict.OK, "has schemas")]
+    assert of(found, "schema copies")[0][0] is Verdict.OK
+    assert {f.check for f in found} == {*registry_checks.CHECKS}
+
+
+@pytest.mark.parametrize("api", ["", "/apis/registry/v2"])
+def test_more_subjects_than_are_listed_at_once(registry, tmp_path, api):
+    registry.subjects |= {f"a{number}-value": [7] for number in range(1200)}
+    found = registry_checks.examine(options(registry, tmp_path, api), [TOPIC])
+    assert "1,202 subjects" in of(found, "schema registry")[0][1]
+    assert of(found, "subject") == [(Verdict.OK, "has schemas")]
+
+
+def test_a_topic_without_schemas_is_named(registry, tmp_path):
+    found = registry_checks.examine(options(registry, tmp_path), [TOPIC, "shop.public.other"])
+    (_, (verdict, reason)) = of(found, "subject")
+    assert verdict is Verdict.WARNING
+    assert "there is no shop.public.other-value" in reason
+
+
+def test_columns_whose_null_is_hidden_are_named(registry, tmp_path):
+    found = registry_checks.examine(options(registry, tmp_path), [TOPIC])
+    assert of(found, "hidden NULL") == [
+        (Verdict.WARNING, "NULL in score arrives as the column's default")
+    ]
+    switched = options(registry, tmp_path, **{"ignore.default.for.nullables": "true"})
+    assert of(registry_checks.examine(switched, [TOPIC]), "hidden NULL") == []
+
+
+def test_a_registry_that_was_set_up_anew_is_told_from_the_one_before(registry, tmp_path):
+    told = options(registry, tmp_path)
+    source = RegistrySource(settings_of(told))
+    registry.add(8, {"type": "fixed", "name": "F", "size": 8})
+    for number in (7, 8):
+        source.schema(SchemaReference("id", number))
+    del registry.ids[8]
+    found = registry_checks.examine(told, [TOPIC])
+    assert of(found, "schema copies") == [(Verdict.OK, "2 of them are what the registry says")]
+    registry.add(7, json.dumps(json.loads(registry.ids[7]["schema"]), indent=1))
+    assert of(registry_checks.examine(told, []), "schema copies")[0][0] is Verdict.OK
+    registry.add(7, {"type": "fixed", "name": "F", "size": 9})
+    ((verdict, reason),) = of(registry_checks.examine(told, []), "schema copies")
+    assert verdict is Verdict.ERROR
+    assert "id 7" in reason
+
+
+def test_a_registry_that_refuses_is_an_error(registry, tmp_path):
+    registry.login = {"Authorization": "Bearer x"}
+    with pytest.raises(DependencyError) as found:
+        registry_checks.examine(options(registry, tmp_path), [TOPIC])
+    assert found.value.code == "registry-refused"
+
+
+# -- settings of converters, and schemas -----------------------------------------------------------
+
+
+def paths(**told: str) -> dict[str, bool]:
+    found = [*losses(ConverterOptions(value=tuple(told.items())))]
+    assert all(isinstance(p.hint, SetTo) for p in found if p.path != "value.converter")
+    return {p.path: p.warning for p in found}
+
+
+def test_settings_with_which_values_are_lost():
+    url = {"schema.registry.url": "http://r:8081"}
+    null, kept = (
+        "value.converter.ignore.default.for.nullables",
+        {"ignore.default.for.nullables": "true"},
+    )
+    assert paths(**url) == {null: True}
+    assert paths(**url, **kept) == {}
+    assert paths(**url, **kept, **{"connect.meta.data": "false"}) == {
+        "value.converter.connect.meta.data": False
+    }
+    assert paths(**url, **kept, **{"use.latest.version": "true"}) == {
+        "value.converter.use.latest.version": True
+    }
+    assert paths(**{"apicurio.registry.url": "http://r:8080/apis/registry/v2"}) == {
+        "value.converter": True
+    }
+    assert [*losses(ConverterOptions())] == []
+
+
+@pytest.mark.parametrize(
+    "schema", [None, "string", [], {}, {"type": "record", "name": "x", "fields": []}]
+)
+def test_what_is_no_change_event_hides_nothing(schema):
+    assert hidden_nulls(schema) == []
