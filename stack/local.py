@@ -29,6 +29,7 @@ from stack.mariadb import MariaDb
 from stack.mysql_server import MySql
 from stack.postgres import DatabaseServer, Postgres
 from stack.processes import Identity, Server, StackError, start_together
+from stack.registry import Registry
 
 ROOT = Path(__file__).parents[1]
 CONNECTOR = CONFIGS / "postgres.json"
@@ -158,8 +159,9 @@ class LocalStack(Servers):
 
     Args:
         name: names the directory.
-        services: which of `kafka`, `connect` and those of `DATABASES` (Connect needs Kafka); the
-            first database is the one of who does not say another.
+        services: which of `kafka`, `connect`, `registry` and those of `DATABASES` (Connect needs
+            Kafka); the first database is the one of who does not say another. With a registry
+            Connect can write Avro.
         quick: start fast rather than run fast for hours; benchmarks say False.
         detached: whether the servers outlive this process (`./dev up`).
         directory: where everything lives, instead of below `.lakemark`.
@@ -170,6 +172,7 @@ class LocalStack(Servers):
     kafka: Kafka
     connect: Connect
     postgres: Postgres
+    registry: Registry
 
     def __init__(
         self,
@@ -182,7 +185,7 @@ class LocalStack(Servers):
         postgres_settings: dict[str, str] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        if unknown := set(services) - {"kafka", "connect", *DATABASES}:
+        if unknown := set(services) - {"kafka", "connect", "registry", *DATABASES}:
             raise StackError(f"no such services: {', '.join(sorted(unknown))}")
         if "connect" in services and "kafka" not in services:
             raise StackError("Connect needs Kafka")
@@ -203,12 +206,18 @@ class LocalStack(Servers):
         if "kafka" in services:
             self.kafka = Kafka(**self._place("kafka"), quick=quick)
             self._servers["kafka"] = self.kafka
+        if "registry" in services:
+            self.registry = Registry(**self._place("registry"))
+            self._servers["registry"] = self.registry
         if "connect" in services:
+            plugins = {server.connector for server in databases.values()} or {"postgres"}
+            if "registry" in services:
+                plugins.add("avro")
             self.connect = Connect(
                 **self._place("connect"),
                 bootstrap=self.kafka.bootstrap,
                 quick=quick,
-                plugins=sorted({s.connector for s in databases.values()}) or ["postgres"],
+                plugins=sorted(plugins),
             )
             self._servers["connect"] = self.connect
         for service, server in databases.items():
@@ -274,6 +283,8 @@ class LocalStack(Servers):
         if "connect" in self._servers:
             for connector in self.connect.plugins:
                 debezium_plugins(connector, self._progress)
+        if "registry" in self._servers:
+            self.registry.fetch(self._progress)
         self.logs.mkdir(parents=True, exist_ok=True)
         self._progress(f"starting {', '.join(s.name for s in self.servers)}; logs: {self.logs}")
         start_together(self.servers, stop=self.stop)
