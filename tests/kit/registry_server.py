@@ -105,7 +105,7 @@ class ScriptedRegistry:
         if found := re.fullmatch(r"groups/default/artifacts/([^/]+)(/versions/.+)?", path):
             numbers = self.subjects.get(unquote(found[1]), [])
             return (200, self.ids[numbers[-1]]["schema"]) if numbers else gone
-        return 404, "<html>nothing here</html>"
+        return 404, {"message": "Could not find resource", "name": "NotFoundException"}
 
 
 @contextmanager

@@ -4,6 +4,7 @@ Confluent's is spoken by confluent-kafka's client, without its retries: `registr
 both. Apicurio has that API, too, but resolves one kind of its ids there; its own has them all.
 """
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -25,6 +26,7 @@ _AVRO: Final = "AVRO"
 _REFUSALS: Final = frozenset({401, 403})
 _MISSING: Final = 404
 _CODES_MISSING: Final = range(40401, 40404)  # no subject, no version, no schema
+_THING_MISSING: Final = re.compile(r"\w+NotFoundException")  # without a thing: a path is unknown
 _PAGE: Final = 500  # artifacts that Apicurio lists at once, at most
 
 T = TypeVar("T")
@@ -228,8 +230,10 @@ class ApicurioApi:
             answer = _within(self._settings, lambda: self._client.get(path, params=query))
             if answer.headers.get("Content-Type", "").startswith("text/html"):
                 raise _odd(self._url)
-            if answer.status_code == _MISSING and "NotFound" in str(answer.json().get("name")):
-                raise _unknown(self._url)
+            if answer.status_code == _MISSING:
+                if _THING_MISSING.fullmatch(str(answer.json().get("name"))):
+                    raise _unknown(self._url)
+                raise _odd(self._url)
             _require_success(self._url, answer.status_code)
             return answer
 

@@ -200,7 +200,15 @@ def test_a_registry_that_hangs_is_given_up(registry, told, monkeypatch, how):
 
 
 @pytest.mark.parametrize(
-    ("status", "body"), [(404, "<html>"), (404, "{}"), (200, "<html>"), (301, ""), (200, "[]")]
+    ("status", "body"),
+    [
+        (404, "<html>"),
+        (404, "{}"),
+        (404, '{"name": "NotFoundException"}'),  # Apicurio's, for a path that it does not have
+        (200, "<html>"),
+        (200, "[]"),
+        (301, ""),
+    ],
 )
 def test_what_is_no_registry_loses_no_record(registry, told, status, body):
     """A wrong path answers 404 to everything: it must not make every record a dead letter."""

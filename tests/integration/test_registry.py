@@ -1,0 +1,193 @@
+"""Schemas of real registries: by each kind of number, killed and back, come back empty."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaReference as Needed
+
+from lakemark.converters.avro import registry as registries
+from lakemark.converters.avro import registry_checks
+from lakemark.converters.avro.registry import RegistrySource
+from lakemark.converters.avro.registry_settings import RegistrySettings
+from lakemark.converters.avro.schema_source import SchemaNotFoundError, SchemaReference
+from lakemark.errors import DependencyError
+from lakemark.model.decoding import ConverterOptions
+from stack.java import find_java
+from stack.processes import StackError
+from stack.registry import VERSIONS, Registry
+from stack.servers import VARIABLE, Way
+from tests.kit.nightly import nightly
+from tests.kit.servers import WAY
+
+pytestmark = pytest.mark.integration
+
+USUAL, *OTHERS = VERSIONS
+INNER = {"type": "enum", "name": "a.Kind", "symbols": ["A", "B"]}
+
+
+@pytest.fixture(scope="module", params=[USUAL, *(pytest.param(v, marks=nightly) for v in OTHERS)])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Registry]:
+    """A registry of its own, which a test may kill."""
+    if WAY is not Way.PROCESSES:
+        pytest.skip(f"a registry runs as a child process alone ({VARIABLE} is {WAY})")
+    try:
+        find_java(VERSIONS[request.param])
+    except StackError as error:
+        pytest.skip(str(error))
+    directory = tmp_path_factory.mktemp("registry")
+    started = Registry(version=request.param, directory=directory, log=directory / "log")
+    started.start()
+    try:
+        yield started
+    finally:
+        started.kill()
+
+
+@pytest.fixture
+def told(server: Registry, tmp_path: Path) -> RegistrySettings:
+    server.start()  # the test before may have killed it
+    return RegistrySettings(
+        "compatible", (server.compatible_url,), timeout_s=20, grace_s=0, folder=tmp_path
+    )
+
+
+@pytest.fixture
+def own(told: RegistrySettings, server: Registry) -> RegistrySettings:
+    return replace(told, api="apicurio", urls=(server.url,))
+
+
+def record(name: str, **types: object) -> str:
+    fields = [{"name": field, "type": kind} for field, kind in types.items()]
+    return json.dumps({"type": "record", "name": name, "namespace": "a", "fields": fields})
+
+
+def registered(
+    server: Registry, subject: str, text: str, *needs: tuple[str, str]
+) -> dict[str, int]:
+    """A schema under a subject; its global id and its content id."""
+    references = [
+        {"groupId": "default", "artifactId": needed, "version": "1", "name": name}
+        for name, needed in needs
+    ]
+    answer = httpx.post(
+        f"{server.url}/groups/default/artifacts",
+        params={"ifExists": "RETURN_OR_UPDATE"},
+        headers={
+            "X-Registry-ArtifactId": subject,
+            "X-Registry-ArtifactType": "AVRO",
+            "Content-Type": "application/create.extended+json",
+        },
+        json={"content": text, "references": references},
+    )
+    answer.raise_for_status()
+    return answer.json()
+
+
+def test_a_schema_is_found_by_each_kind_of_number(server, told, own):
+    text = record("R", x="long")
+    registered(server, "before-value", text)
+    ids = registered(server, "kinds-value", text)  # the same content, and another schema
+    global_id, content_id = ids["globalId"], ids["contentId"]
+    assert global_id != content_id
+    for settings in (told, own):
+        source = RegistrySource(settings)
+        assert source.schema(SchemaReference("global", global_id)) == text
+        assert source.schema(SchemaReference("content", content_id)) == text
+    assert RegistrySource(told).schema(SchemaReference("id", content_id)) == text
+    assert RegistrySource(own).schema(SchemaReference("id", global_id)) == text
+    other = RegistrySource(replace(own, numbers="content", folder=own.folder / "content"))
+    assert other.schema(SchemaReference("id", content_id)) == text
+
+
+def test_confluent_s_client_registers_what_is_read(server, told):
+    client = SchemaRegistryClient({"url": server.compatible_url})
+    text = record("C", x="string")
+    number = client.register_schema("confluent-value", Schema(text, "AVRO"))
+    assert json.loads(RegistrySource(told).schema(SchemaReference("id", number))) == json.loads(
+        text
+    )
+
+
+def test_an_unknown_number_is_not_found_and_never_taken_for_a_registry_that_is_away(told, own):
+    for settings in (told, own):
+        for kind in ("id", "global", "content"):
+            with pytest.raises(SchemaNotFoundError):
+                RegistrySource(settings).schema(SchemaReference(kind, 987_654))
+
+
+def test_what_is_no_api_is_no_answer(server, told, own, monkeypatch):
+    monkeypatch.setattr(registries, "BACKOFF_S", 0.01)
+    # Registry 2.6 answers to 3.x's paths as to any other that it has not: 404, and JSON.
+    paths = ("/apis/no-such-api", *(["/apis/registry/v3"] if server.version == USUAL else []))
+    for settings, path in itertools.product((told, own), paths):
+        wrong = replace(settings, urls=(f"{server.address}{path}",))
+        with pytest.raises(DependencyError):
+            RegistrySource(wrong).schema(SchemaReference("id", 1))
+
+
+def test_what_a_schema_needs_is_put_in(server, told, own):
+    registered(server, "inner", json.dumps(INNER))
+    text = record("Outer", k="a.Kind")
+    ids = registered(server, "outer", text, ("a.Kind", "inner"))
+    client = SchemaRegistryClient({"url": server.compatible_url})
+    client.register_schema("inner-c", Schema(json.dumps(INNER), "AVRO"))
+    number = client.register_schema(
+        "outer-c", Schema(record("OuterC", k="a.Kind"), "AVRO", [Needed("a.Kind", "inner-c", 1)])
+    )
+    for source, reference in (
+        (RegistrySource(own), SchemaReference("global", ids["globalId"])),
+        (RegistrySource(own), SchemaReference("content", ids["contentId"])),
+        (RegistrySource(told), SchemaReference("id", number)),
+    ):
+        (field,) = json.loads(source.schema(reference))["fields"]
+        assert field["type"]["symbols"] == INNER["symbols"]
+
+
+def test_a_registry_that_was_killed_and_comes_back_empty(server, told, own, monkeypatch):
+    """What was read goes on, in new processes too; what was not waits, and is found at last."""
+    monkeypatch.setattr(registries, "BACKOFF_S", 0.01)
+    text = record("Kept", x="int")
+    known = SchemaReference("global", registered(server, "kept-value", text)["globalId"])
+    source = RegistrySource(own)
+    assert source.schema(known) == text
+    server.kill()
+    for reader in (source, RegistrySource(own)):
+        assert reader.schema(known) == text
+        with pytest.raises(DependencyError) as found:
+            reader.schema(SchemaReference("global", 987_654))
+        assert found.value.code == "registry-unavailable"
+    server.start()
+    assert RegistrySource(own).schema(known) == text, "it is empty, and the disk is not"
+    new = registered(server, "new-value", record("New", x="long"))["globalId"]
+    fresh = replace(own, folder=own.folder / "fresh")
+    assert json.loads(RegistrySource(fresh).schema(SchemaReference("global", new)))["name"] == "New"
+
+
+@pytest.mark.parametrize("api", ["told", "own"])
+def test_the_doctor_s_look(server, request, tmp_path, api):
+    settings: RegistrySettings = request.getfixturevalue(api)
+    nullable = json.dumps({
+        "type": "record", "name": "Envelope", "namespace": "shop.public.orders",
+        "fields": [{"name": "before", "type": ["null", {
+            "type": "record", "name": "Value",
+            "fields": [{"name": "score", "type": [{"type": "int", "connect.default": 7}, "null"], "default": 7}],
+        }], "default": None}],
+    })  # fmt: skip
+    registered(server, "shop.public.orders-value", nullable)
+    setting = "schema.registry.url" if api == "told" else "apicurio.registry.url"
+    options = ConverterOptions(
+        value=((setting, settings.urls[0]),), own=(("registry.folder", str(tmp_path / "d")),)
+    )
+    found = registry_checks.examine(options, ["shop.public.orders", "shop.public.none"])
+    said = {(f.check, f.subject): f.reason for f in found}
+    assert said["subject", "shop.public.orders"] == "has schemas"
+    assert "there is no" in said["subject", "shop.public.none"]
+    assert "score" in said["hidden NULL", "shop.public.orders"]
