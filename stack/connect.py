@@ -102,9 +102,11 @@ def debezium_plugins(connector: str = "postgres", progress: Progress | None = No
         return unpacked(jar_list, "plugins", progress=progress)
 
     def gather(scratch: Path) -> None:
+        together = scratch / jar_list.stem  # what is in the directory itself is a plugin each
+        together.mkdir()
         for jar in fetch(jar_list, progress=progress):
-            shutil.copy(jar, scratch)
-        with zipfile.ZipFile(scratch / "service.jar", "w") as made:
+            shutil.copy(jar, together)
+        with zipfile.ZipFile(together / "service.jar", "w") as made:
             made.writestr(f"META-INF/services/{plugin.service}", f"{plugin.java_class}\n")
 
     digest = hashlib.sha256(jar_list.read_bytes()).hexdigest()[:12]
