@@ -26,7 +26,13 @@ from lakemark.converters.converter import (
 from lakemark.converters.registry import CONVERTERS, SIDES
 from lakemark.errors import TableError
 from lakemark.model.columns import Column
-from lakemark.model.decoding import ConverterChoice, ConverterOptions, Records, StretchPlan
+from lakemark.model.decoding import (
+    ConverterChoice,
+    ConverterOptions,
+    Options,
+    Records,
+    StretchPlan,
+)
 from lakemark.model.events import NOTHING_LEARNT, Headers, Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import canonical_from_columns
@@ -90,9 +96,15 @@ def by_key(found):
 
 
 class ConverterContract:
-    """A subclass says what its converter is called and how its records are written."""
+    """A subclass says what its converter is called and how its records are written.
+
+    Attributes:
+        name: of the converter.
+        own: our settings that it cannot do without.
+    """
 
     name: str
+    own: Options = ()
 
     @abstractmethod
     def value(self, event: Mapping[str, Any] | None) -> bytes:
@@ -138,7 +150,7 @@ class ConverterContract:
         records = Records(TOPIC, 0, [0], [self.key({"id": 7, "part": "a"})], [value], [None])
         unknown = (("no.such.option", "x"), ("other", "${file:x}"))
         for told in (None, (), unknown):
-            made = self.converter.of(ConverterOptions(told, told, unknown))
+            made = self.converter.of(ConverterOptions(told, told, (*self.own, *unknown)))
             assert type(made) is type(self.converter)
             assert made.java_classes == self.converter.java_classes
             assert made.headers(records, self.plan) == self.converter.headers(records, self.plan)

@@ -4,13 +4,18 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final, get_args
 
+from lakemark.converters.avro.converter import AvroConverter
 from lakemark.converters.converter import Converter
 from lakemark.converters.json.converter import JsonConverter
 from lakemark.model.decoding import ConverterChoice, ConverterOptions, Options, Side
 from lakemark.settings.layers import Mistake, SetTo
 
 JSON: Final = "json"
-CONVERTERS: Final[dict[str, Converter]] = {JSON: JsonConverter()}
+AVRO: Final = "avro"
+CONVERTERS: Final[dict[str, Converter]] = {
+    JSON: JsonConverter(),
+    AVRO: AvroConverter(JsonConverter()),
+}
 """Each as it is without options. The first is taken where a connector names none."""
 
 SIDES: Final[tuple[Side, ...]] = get_args(Side)
@@ -38,12 +43,13 @@ def choice_of(settings: Mapping[str, str], own: Mapping[str, str]) -> ConverterC
             which nobody here knows: it is taken for the first of ours.
         own: lakemark's settings of the converter, in clear.
     """
-    java_class = settings.get("value.converter")
-    names = (name for name, one in CONVERTERS.items() if java_class in one.java_classes)
+    of_key, of_value = classes = [settings.get(f"{side}.converter", "") for side in SIDES]
+    # Whichever side has it: what is not JSON's reads JSON beside its own.
+    others = {name: one for name, one in CONVERTERS.items() if name != JSON}
+    names = (name for name, one in others.items() if not one.java_classes.isdisjoint(classes))
     key, value = (_options(settings, side) for side in SIDES)
-    return ConverterChoice(
-        next(names, JSON), ConverterOptions(key, value, tuple(sorted(own.items())))
-    )
+    told = tuple(sorted(own.items()))
+    return ConverterChoice(next(names, JSON), ConverterOptions(key, value, told, of_key, of_value))
 
 
 def _options(settings: Mapping[str, str], side: Side) -> Options | None:

@@ -36,11 +36,19 @@ class ConverterOptions:
             converter of keys, so that the worker's default counts, which nobody here knows.
         value: likewise of values.
         own: lakemark's, of ``source.converter``: they count before the connector's.
+        key_class: the Java class of ``key.converter``; empty where the connector names none.
+        value_class: likewise of values.
     """
 
     key: Options | None = field(default=None, repr=False)
     value: Options | None = field(default=None, repr=False)
     own: Options = field(default=(), repr=False)
+    key_class: str = ""
+    value_class: str = ""
+
+    def java_class(self, side: Side) -> str:
+        """Return the Java class that writes keys, or values; empty where nobody here knows."""
+        return self.key_class if side == "key" else self.value_class
 
     def get(self, side: Side, name: str) -> str | None:
         """Return an option, without spaces around it; None where nobody here knows it.

@@ -187,6 +187,7 @@ ONCE = {
     ("spark.session", "_start_python"),
     ("sink.output.transaction", "call"),  # of one transaction
     ("sink.output.writers", "_answer"),  # of one connection
+    ("converters.avro.registry_api", "ask"),  # gives its caller whatever it raises
     ("sink.output.writers", "_end_with"),  # does nothing that could fail
 }
 """Threads that do one thing: whoever waits for it is told, or nobody does."""

@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Final
 
 from lakemark.converters.avro import schema_references
+from lakemark.converters.avro.check_names import COPIES, HIDDEN_NULLS, REGISTRY, SUBJECT
 from lakemark.converters.avro.lost_values import hidden_nulls, keeps_nulls
 from lakemark.converters.avro.registry_api import MissingSchemaError, RegistryApi, api_of
 from lakemark.converters.avro.registry_settings import RegistrySettings, settings_of
@@ -12,12 +13,6 @@ from lakemark.converters.avro.schema_copies import SchemaCopies
 from lakemark.converters.avro.schema_source import SchemaNotFoundError, SchemaReference
 from lakemark.model.decoding import ConverterOptions
 from lakemark.model.findings import Finding, fine, warning, wrong
-
-REGISTRY: Final = "schema registry"
-SUBJECT: Final = "subject"
-HIDDEN_NULLS: Final = "hidden NULL"
-COPIES: Final = "schema copies"
-CHECKS: Final = (REGISTRY, SUBJECT, HIDDEN_NULLS, COPIES)
 
 _COMPARED: Final = 20  # copies that are compared, the newest: a request each
 _LISTED: Final = 100  # topics whose newest schemas are looked at: a request each

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakemark.converters.avro import registry_checks
+from lakemark.converters.avro.check_names import CHECKS
 from lakemark.converters.avro.lost_values import hidden_nulls, losses
 from lakemark.converters.avro.registry import RegistrySource
 from lakemark.converters.avro.registry_settings import settings_of
@@ -63,7 +64,7 @@ def test_a_registry_that_is_as_it_should_be(registry, tmp_path, api):
     assert of(found, "schema registry") == [(Verdict.OK, "answers, and has schemas of 2 subjects")]
     assert of(found, "subject") == [(Verdict.OK, "has schemas")]
     assert of(found, "schema copies")[0][0] is Verdict.OK
-    assert {f.check for f in found} == {*registry_checks.CHECKS}
+    assert {f.check for f in found} == {*CHECKS}
 
 
 @pytest.mark.parametrize("api", ["", "/apis/registry/v2"])

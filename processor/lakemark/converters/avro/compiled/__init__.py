@@ -1,0 +1,1 @@
+"""The way through datums of Avro, compiled by Numba."""

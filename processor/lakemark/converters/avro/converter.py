@@ -1,0 +1,257 @@
+"""Avro with a registry of schemas, as a `Converter`.
+
+A datum is turned into the JSON that Connect's converter writes of the same record, and read on by
+the converter of JSON, which is given: one place knows what a value, a key or a position is, and a
+record is the same whichever form it has. A schema becomes the Connect schema that it was made from.
+Images are those of the other converter, so is everything that needs no record.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lakemark.converters.avro import lost_values, registry_settings
+from lakemark.converters.avro.check_names import CHECKS
+from lakemark.converters.avro.framing import Framing
+from lakemark.converters.avro.known_schemas import KnownSchemas
+from lakemark.converters.avro.payloads import payloads
+from lakemark.converters.avro.record_writer import AvroRecordWriter, learn, spliced, unpacked
+from lakemark.converters.avro.schema_source import SchemaSource
+from lakemark.converters.converter import Converter, RecordWriter, Rows
+from lakemark.model.columns import Column
+from lakemark.model.decoding import (
+    ConverterOptions,
+    DecodedRange,
+    Records,
+    Side,
+    StretchPlan,
+)
+from lakemark.model.definitions import SchemaChange
+from lakemark.model.events import Headers, Kind, Learnt
+from lakemark.model.findings import Finding
+from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.schema import TableSchema
+from lakemark.settings.layers import Mistake
+
+NO_OPTIONS: Final = ConverterOptions()
+_ANY_SIZE: Final = 1 << 62
+_NO_TABLE: Final = frozenset({int(Kind.TOMBSTONE), int(Kind.BAD)})
+
+Sources = Callable[[ConverterOptions], SchemaSource]
+"""Makes what has the schemas of a connector's records."""
+
+
+class AvroConverter:
+    """See `Converter`."""
+
+    java_classes = frozenset({
+        "io.confluent.connect.avro.AvroConverter",
+        "io.apicurio.registry.utils.converter.AvroConverter",
+    })  # fmt: skip
+    checks: tuple[str, ...] = CHECKS
+    without_schemas = "use org.apache.kafka.connect.json.JsonConverter with schemas.enable=false"
+
+    def __init__(
+        self,
+        beside: Converter,
+        sources: Sources | None = None,
+        options: ConverterOptions = NO_OPTIONS,
+    ) -> None:
+        """Takes the converter of JSON, what has schemas (else the registry), and what is told."""
+        sources = sources or _registry
+        self._beside = beside.of(options)
+        self._sources, self._options = sources, options
+        self._schemas = KnownSchemas(lambda: sources(options))
+        self._keys, self._values = Framing("key", options), Framing("value", options)
+
+    def of(self, options: ConverterOptions) -> "AvroConverter":
+        """See `Converter`."""
+        return AvroConverter(self._beside, self._sources, options)
+
+    def problems(self, *, described: bool) -> Iterator[Mistake]:
+        """See `Converter`: records bring their types, if there is a registry that has them."""
+        yield from registry_settings.problems(self._options)
+        if self._is_mine("value"):
+            yield from lost_values.losses(self._options)
+        else:
+            yield from self._beside.problems(described=described)
+
+    def carries_schemas(self, side: Side) -> bool | None:
+        """See `Converter`: each record names its own, on the sides that are Avro's."""
+        if self._is_mine(side):
+            return True
+        java_class = self._options.java_class(side)
+        if java_class in self._beside.java_classes:
+            return self._beside.carries_schemas(side)
+        return False if java_class else None
+
+    def _is_mine(self, side: Side) -> bool:
+        """Say whether a side's records are Avro's: both, unless the connector says otherwise."""
+        named = self._options.key_class or self._options.value_class
+        return not named or self._options.java_class(side) in self.java_classes
+
+    def examine(self, topics: Sequence[str]) -> list[Finding]:
+        """See `Converter`: the registry is asked."""
+        from lakemark.converters.avro import registry_checks  # noqa: PLC0415 - see `_registry`
+
+        return registry_checks.examine(self._options, topics)
+
+    # -- what a record is -----------------------------------------------------------------------
+
+    def headers(self, records: Records, plan: StretchPlan) -> Headers:
+        """See `Converter`: codes of its own are `invalid-avro` and `schema-not-found`."""
+        large = {
+            index: len(value)
+            for index, value in enumerate(records.values)
+            if value is not None and len(value) > plan.max_event_bytes
+        }
+        raws = [None if at in large else value for at, value in enumerate(records.values)]
+        values = payloads(raws, self._values, self._schemas, records.headers)
+        keys = payloads(records.keys, self._keys, self._schemas, records.headers)
+        texts = replace(records, keys=keys.texts, values=values.texts, column=None)
+        heads = self._beside.headers(texts, replace(plan, max_event_bytes=_ANY_SIZE))
+        for index, form in enumerate(values.forms):
+            if form is not None and heads.op[index]:
+                heads.schema[index] = form.connect
+        for index, (code, detail) in values.bad.items():
+            _refuse(heads, index, code, detail)
+        for index, (code, detail) in keys.bad.items():
+            if heads.kind[index] not in _NO_TABLE:
+                _refuse(heads, index, code, f"its key cannot be read: {detail}")
+        for index, size in large.items():
+            detail = f"{size} bytes, at most {plan.max_event_bytes} are read"
+            _refuse(heads, index, "record-too-large", detail)
+        return heads
+
+    def schema_changes(self, records: Records, plan: StretchPlan) -> Iterator[SchemaChange]:
+        """See `Converter`."""
+        values = payloads(records.values, self._values, self._schemas, records.headers)
+        return self._beside.schema_changes(replace(records, values=values.texts), plan)
+
+    # -- keys -----------------------------------------------------------------------------------
+
+    def schema_of(self, table: str, schema: bytes, key: bytes | None) -> TableSchema | None:
+        """See `Converter`."""
+        return self._beside.schema_of(table, schema, self._key(key))
+
+    def key_names(self, key: bytes) -> tuple[str, ...]:
+        """See `Converter`."""
+        return self._beside.key_names(self._key(key) or b"")
+
+    def canonical_keys(
+        self, keys: Sequence[bytes | None], schema: TableSchema | None
+    ) -> list[bytes | None]:
+        """See `Converter`: by the table's schema, else by the one that a key names."""
+        found = payloads(keys, self._keys, self._schemas)
+        texts = found.texts if schema else [found.wrapped(at) for at in range(len(keys))]
+        return self._beside.canonical_keys(texts, schema)
+
+    def out_of_range(self, key: bytes | None, schema: TableSchema) -> Column | None:
+        """See `Converter`."""
+        return self._beside.out_of_range(self._key(key), schema)
+
+    def key_image(self, key: bytes | None) -> bytes:
+        """See `Converter`."""
+        return self._beside.key_image(self._key(key))
+
+    def _key(self, key: bytes | None) -> bytes | None:
+        """A key in JSON, with the schema that it names."""
+        return payloads([key], self._keys, self._schemas).wrapped(0)
+
+    # -- images, which are those of JSON --------------------------------------------------------
+
+    def columns_of(self, image: bytes | None) -> frozenset[str]:
+        """See `Converter`."""
+        return self._beside.columns_of(image)
+
+    def first_cells(self, image: bytes, count: int) -> list[Any]:
+        """See `Converter`."""
+        return self._beside.first_cells(image, count)
+
+    def rows(
+        self,
+        images: Sequence[bytes],
+        schema: TableSchema,
+        modes: HandlingModes,
+        *,
+        partial: Collection[int] = (),
+    ) -> Rows:
+        """See `Converter`."""
+        return self._beside.rows(images, schema, modes, partial=partial)
+
+    def suspects(
+        self, images: Sequence[bytes], schema: TableSchema, modes: HandlingModes
+    ) -> set[int]:
+        """See `Converter`."""
+        return self._beside.suspects(images, schema, modes)
+
+    # -- the faster way -------------------------------------------------------------------------
+
+    def plain_range(
+        self, topic: str, partition: int, parts: Sequence[pa.RecordBatch], plan: StretchPlan
+    ) -> DecodedRange | None:
+        """See `Converter`: `fast_path` has it."""
+        from lakemark.converters.avro import fast_path  # noqa: PLC0415 - workers have it already, others need it not
+
+        reading = fast_path.Reading(self, self._beside, self._keys, self._values, self._schemas)
+        return fast_path.decode_range(reading, topic, partition, parts, plan)
+
+    def prepare(self) -> None:
+        """See `Converter`."""
+        from lakemark.converters.avro import fast_path  # noqa: PLC0415 - see above
+
+        fast_path.example(AvroConverter(self._beside, lambda _: fast_path.ExampleSource()))
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def learn(self, records: Records, heads: Headers) -> Learnt:
+        """See `Converter`."""
+        values = payloads(records.values, self._values, self._schemas, records.headers)
+        keys = payloads(records.keys, self._keys, self._schemas, records.headers)
+        return learn(self._beside, records, heads, keys, values)
+
+    def learnt_key(self, table: str, learnt: Learnt) -> TableSchema | None:
+        """See `Converter`."""
+        return self._beside.learnt_key(table, unpacked(learnt)[0])
+
+    def writer(
+        self,
+        table: str,
+        schema: TableSchema,
+        modes: HandlingModes,
+        *,
+        learnt: Learnt,
+        wrapped: bool,  # noqa: ARG002 - they always are
+    ) -> RecordWriter:
+        """See `Converter`."""
+        return AvroRecordWriter(self._beside, self._schemas, table, schema, modes, learnt=learnt)
+
+    def cells(self, image: bytes) -> Mapping[str, bytes]:
+        """See `Converter`."""
+        return self._beside.cells(image)
+
+    def cells_of(
+        self, columns: Mapping[str, pa.Array], schema: TableSchema, modes: HandlingModes
+    ) -> Mapping[str, list[bytes]]:
+        """See `Converter`."""
+        return self._beside.cells_of(columns, schema, modes)
+
+    def with_cells(self, value: bytes, cells: Mapping[str, bytes]) -> bytes:
+        """See `Converter`."""
+        found = payloads([value], self._values, self._schemas)
+        return spliced(self._beside, value, found, cells, self._values)
+
+
+def _registry(options: ConverterOptions) -> SchemaSource:
+    from lakemark.converters.avro.registry import source_of  # noqa: PLC0415 - slow, and needed with Avro alone
+
+    return source_of(options)
+
+
+def _refuse(heads: Headers, index: int, code: str, detail: str) -> None:
+    """Make a record bad."""
+    heads.kind[index] = int(Kind.BAD)
+    heads.reason[index], heads.detail[index] = code, detail
+    heads.before[index] = heads.after[index] = heads.schema[index] = None

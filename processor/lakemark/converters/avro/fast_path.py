@@ -1,0 +1,345 @@
+"""A stretch of plain change events of one schema, without a Python object for an event.
+
+What the fast way of JSON reads is written for it, and no more: see `scan_changes`. Whatever else is
+in a stretch, it goes the general way: a record of another schema or form, a schema that nobody has.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakemark.converters import compiler
+from lakemark.converters.avro.compiled import scan_changes
+from lakemark.converters.avro.framing import CONFLUENT, MAGIC, Framing
+from lakemark.converters.avro.known_schemas import KnownSchemas
+from lakemark.converters.avro.program import RECORD, Program
+from lakemark.converters.avro.schema_source import SchemaReference
+from lakemark.converters.avro.transcript import Room, transcript
+from lakemark.converters.compiler import Bytes, Offsets, Whole
+from lakemark.converters.converter import Converter
+from lakemark.converters.record_schema import schema_of
+from lakemark.errors import TableError
+from lakemark.model import positions
+from lakemark.model.decoding import DecodedRange, Records, StretchPlan
+from lakemark.model.events import Kind, SourceIdentity
+from lakemark.model.handling_modes import HandlingModes
+
+_MOST: Final = (1 << 31) - 1  # bytes of an Arrow array with 32 bit offsets
+_ROLES: Final[Mapping[str, int]] = {
+    "before": scan_changes.BEFORE,
+    "after": scan_changes.AFTER,
+    "source": scan_changes.SOURCE,
+    "op": scan_changes.OP,
+    "transaction": scan_changes.TRANSACTION,
+}
+_OF_SOURCE: Final = frozenset({"connector", "name", "snapshot", "db", "schema", "table", "ts_us"})
+_ANY_SIZE: Final = 1 << 62
+
+
+class _Column(NamedTuple):
+    """One Arrow array of bytes; nulls have none."""
+
+    data: Bytes
+    offsets: Offsets
+
+    def at(self, index: int) -> bytes:
+        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
+
+    @property
+    def some(self) -> npt.NDArray[np.bool_]:
+        """True for values that have bytes."""
+        return np.diff(self.offsets) > 0
+
+    @property
+    def first(self) -> int:
+        """The first value that has bytes."""
+        return int(np.flatnonzero(self.some)[0])
+
+    def datums(self, head: bytes) -> tuple[Whole, Whole]:
+        """Return where the datums of all that have bytes begin and end.
+
+        Raises:
+            _SeveralFormsError: some do not begin like the first.
+        """
+        begins = self.offsets[:-1][self.some].astype(np.int64)
+        ends = self.offsets[1:][self.some].astype(np.int64)
+        _require((ends - begins >= len(head)).all())
+        for at, byte in enumerate(head):
+            _require((self.data[begins + at] == byte).all())
+        return begins + len(head), ends
+
+
+class Reading(NamedTuple):
+    """The readers of a connector's records.
+
+    Attributes:
+        converter: that of Avro.
+        beside: that of JSON.
+        keys, values: where they name their schemas.
+        schemas: these.
+    """
+
+    converter: Converter
+    beside: Converter
+    keys: Framing
+    values: Framing
+    schemas: KnownSchemas
+
+
+class _SeveralFormsError(Exception):
+    """The stretch goes the general way."""
+
+
+def decode_range(
+    reading: Reading,
+    topic: str,
+    partition: int,
+    parts: Sequence[pa.RecordBatch],
+    plan: StretchPlan,
+) -> DecodedRange | None:
+    """Return the result of `Converter.plain_range`.
+
+    Args:
+        reading: what reads the connector's records.
+        topic: theirs.
+        partition: theirs.
+        parts: the records of one stretch, as `fetch.SCHEMA` has them; without headers.
+        plan: how to decode.
+    """
+    if not compiler.usable():
+        return None
+    records = pa.Table.from_batches(parts)
+    try:
+        values, names = _column(records.column("value")), _column(records.column("key"))
+        _require(np.diff(values.offsets).max() <= plan.max_event_bytes and values.some.any())
+        first = values.first
+        if reading.values.of(values.at(first)) is None:
+            return reading.beside.plain_range(topic, partition, parts, plan)
+        event = Records(topic, partition, [0], [names.at(first)], [values.at(first)], [None])
+        narrow = _narrowed(reading, event, plan)
+        keys, texts = _keys(reading, names), _events(reading, values, names, plan)
+    except (_SeveralFormsError, TableError):
+        return None  # the general way says what there is
+    columns = [records.column("offset").combine_chunks(), keys, texts]
+    batch = pa.RecordBatch.from_arrays(columns, ["offset", "key", "value"])
+    return reading.beside.plain_range(topic, partition, [batch], narrow)
+
+
+def _require(plain: bool | np.bool_) -> None:  # noqa: FBT001 - what was found
+    if not plain:
+        raise _SeveralFormsError
+
+
+def _narrowed(reading: Reading, event: Records, plan: StretchPlan) -> StretchPlan:
+    """Return the plan with the schema that an event brings, as if it were known of the table.
+
+    Raises:
+        _SeveralFormsError: this is no change event, or its schema cannot be read.
+        TableError: likewise.
+    """
+    heads = reading.converter.headers(event, plan)
+    _require(heads.kind[0] == Kind.CHANGE)
+    table = heads.table[0]
+    schema = schema_of(
+        reading.converter,
+        table,
+        raw_schema=heads.schema[0],
+        raw_key=event.keys[0],
+        schemas=plan.schemas,
+        numerics=plan.numerics,
+    )
+    if schema is None:
+        raise _SeveralFormsError
+    known = {**plan.schemas, table: schema}
+    return replace(plan, schemas=known, definitions={}, max_event_bytes=_ANY_SIZE)
+
+
+def _column(values: pa.ChunkedArray) -> _Column:
+    """Return one array of all values.
+
+    Raises:
+        _SeveralFormsError: there are none, it would be too large, or nulls have bytes.
+    """
+    _require(values.type == pa.binary() and len(values) > 0 and values.nbytes <= _MOST)
+    array = values.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        (array,) = array.chunks
+    _, offsets, data = array.buffers()
+    found = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    text = np.frombuffer(data or b"", np.uint8)
+    found.flags.writeable = text.flags.writeable = False  # of one type, whoever made the buffers
+    _require(not np.diff(found)[array.is_null().to_numpy(zero_copy_only=False)].any())
+    return _Column(text, found)
+
+
+def _keys(reading: Reading, names: _Column) -> pa.Array:
+    """Return the keys as JSON.
+
+    Raises:
+        _SeveralFormsError: there are none, or of several forms, or one cannot be read.
+        TableError: nobody has their schema.
+    """
+    _require(names.some.any())
+    first = names.at(names.first)
+    framed = reading.keys.of(first)
+    if framed is None:
+        return _binary(names.data, names.offsets)
+    begins, ends = names.datums(first[: framed.begin])
+    program = reading.schemas.of(framed.reference).program
+    found = transcript(program, names.data, begins, ends)
+    _require(not found.bad.any())
+    return _spread(found.text, found.offsets, names.some)
+
+
+def _events(reading: Reading, values: _Column, names: _Column, plan: StretchPlan) -> pa.Array:
+    """Return the events as JSON.
+
+    Raises:
+        _SeveralFormsError: they are of several schemas, or one is no event.
+        TableError: nobody has their schema.
+    """
+    first = values.at(values.first)
+    framed = reading.values.of(first)
+    if framed is None:
+        raise _SeveralFormsError
+    program = reading.schemas.of(framed.reference).program
+    begins, ends = values.datums(first[: framed.begin])
+    shape = _shape(program, plan.identity.connector)
+    some = values.some
+    last = np.empty(len(some), np.bool_)
+    scan_changes.newest(names.data, names.offsets, some, last)
+    spans = np.empty((len(begins), len(_ROLES) + 1), np.int64)
+    op = np.empty(len(begins), np.uint8)
+    room = Room(len(begins), int((ends - begins).sum()))
+    code = (program.code, program.links, program.texts)
+    data = values.data
+    noted = (room.doubles, room.holes, room.state)
+    _require(scan_changes.parts(data, begins, ends, *code, shape.roles, spans, op, *noted))
+    read = 0
+    while read < len(begins):
+        read = scan_changes.briefs(
+            data, ends, *code, shape.nodes, shape.wanted, spans, op, last[some], read, room.out,
+            room.offsets, room.doubles, room.holes, room.state,
+        )  # fmt: skip
+        _require(read >= 0 and (read == len(begins) or room.widen()))
+    return _spread(room.whole(), room.offsets, some)
+
+
+class _Shape(NamedTuple):
+    """An envelope: what its fields are, its parts' types, the links of fields that are wanted."""
+
+    roles: npt.NDArray[np.int64]
+    nodes: npt.NDArray[np.int64]
+    wanted: npt.NDArray[np.bool_]
+
+
+def _shape(program: Program, connector: str) -> _Shape:
+    """Return the shape of an envelope.
+
+    Raises:
+        _SeveralFormsError: it is none.
+    """
+    fields = program.fields()
+    _require(len(fields) == len(program.nodes[0].names))
+    _require(fields.keys() >= {"before", "after", "source", "op"})
+    of_source, of_transaction = positions.fields_of(connector)
+    parts = {"source": _OF_SOURCE | of_source.keys(), "transaction": frozenset(of_transaction)}
+    nodes = np.full(len(_ROLES) + 1, -1, np.int64)
+    wanted = np.zeros(len(program.links), np.bool_)
+    for name, role in _ROLES.items():
+        if name in fields and parts.get(name, True):
+            nodes[role] = fields[name]
+    for name, some in parts.items():
+        record = program.branch(fields.get(name, 0))
+        if name in fields and program.nodes[record].kind == RECORD:
+            start = int(program.code[record, 1])
+            for at, field in enumerate(program.nodes[record].names):
+                wanted[start + at] = field in some
+    roles = np.array([_ROLES.get(name, scan_changes.OTHER) for name in fields], np.int64)
+    return _Shape(roles, nodes, wanted)
+
+
+def _spread(text: Bytes, offsets: npt.NDArray[Any], some: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return an array in which only some values have bytes, one behind the other.
+
+    Raises:
+        _SeveralFormsError: it would be too large.
+    """
+    _require(offsets[-1] <= _MOST)
+    sizes = np.zeros(len(some) + 1, np.int64)
+    sizes[1:][some] = np.diff(offsets)
+    return _binary(text, np.cumsum(sizes).astype(np.int32))
+
+
+def _binary(data: Bytes, offsets: Offsets) -> pa.Array:
+    return pa.Array.from_buffers(
+        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+
+
+_IMAGE: Final = {
+    "type": "record",
+    "name": "Value",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "texts", "type": {"type": "array", "items": "string"}},
+        {"name": "ratio", "type": ["null", "double"]},
+    ],
+}
+_BLOCK: Final = ("connector", "name", "snapshot", "db", "schema", "table", "sequence")
+_ENVELOPE: Final[Mapping[str, Any]] = {
+    "type": "record",
+    "name": "Envelope",
+    "fields": [
+        {"name": "before", "type": ["null", _IMAGE]},
+        {"name": "after", "type": ["null", "Value"]},
+        {
+            "name": "source",
+            "type": {
+                "type": "record",
+                "name": "Source",
+                "fields": [
+                    *({"name": name, "type": "string"} for name in _BLOCK),
+                    {"name": "ts_us", "type": "long"},
+                ],
+            },
+        },
+        {"name": "op", "type": "string"},
+    ],
+}
+
+
+class ExampleSource:
+    """A `SchemaSource` that has the schema of the example."""
+
+    def schema(self, reference: SchemaReference) -> str:  # noqa: ARG002 - there is one
+        """See `SchemaSource`."""
+        return msgspec.json.encode(_ENVELOPE).decode()
+
+
+def example(converter: Converter) -> None:
+    """Have a plain event read.
+
+    Args:
+        converter: of Avro, with an `ExampleSource`.
+
+    Raises:
+        RuntimeError: it is not taken for one.
+    """
+    texts = ("postgresql", "", "false", "", "s", "t", '["8","16"]')
+    block = b"".join(bytes([2 * len(text)]) + text.encode() for text in texts)
+    datum = b"\0\2" + b"\2\2\2x\0\2" + np.array(0.5).tobytes() + block + b"\2" + b"\2c"
+    head = MAGIC + (1).to_bytes(CONFLUENT - 1)
+    batch = pa.RecordBatch.from_pydict({
+        "offset": pa.array([0]),
+        "key": pa.array([b'{"id":1}']),
+        "value": pa.array([head + datum]),
+    })  # fmt: skip
+    plan = StretchPlan(SourceIdentity("postgresql", ""), HandlingModes())
+    if converter.plain_range("", 0, [batch], plan) is None:
+        raise RuntimeError("a plain event is not taken for one")

@@ -1,0 +1,248 @@
+"""Datums read by compiled code, by plain code and by fastavro are the same values."""
+
+import base64
+import io
+import json
+import math
+import struct
+
+import fastavro
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakemark.converters.avro.datum_writer import datum_of, varint
+from lakemark.converters.avro.plain_datums import DatumError, json_of
+from lakemark.converters.avro.program import program_of
+from lakemark.converters.avro.transcript import transcript
+from tests.kit.avro_records import datum
+
+PRIMITIVES = {
+    "null": st.none(),
+    "boolean": st.booleans(),
+    "int": st.integers(-(1 << 31), (1 << 31) - 1),
+    "long": st.integers(-(1 << 63), (1 << 63) - 1),
+    "float": st.floats(width=32),
+    "double": st.floats(),
+    "bytes": st.binary(max_size=7),
+    "string": st.text(st.characters(exclude_categories=["Cs"]), max_size=7),
+}
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,4}", fullmatch=True)
+
+
+@st.composite
+def types(draw, names, depth=3):  # noqa: PLR0911 - one a kind
+    """A schema, and what values it has."""
+    kinds = ["primitive"] * 3 + ["fixed", "enum", "optional", "union"]
+    kind = draw(st.sampled_from(kinds + ["record", "record", "array", "map"] * (depth > 0)))
+    if kind == "primitive":
+        return draw(st.sampled_from([*PRIMITIVES.items()]))
+    if kind == "optional":
+        schema, values = draw(types(names, depth))
+        if schema == "null" or isinstance(schema, list):
+            return schema, values
+        branches = ["null", schema] if draw(st.booleans()) else [schema, "null"]
+        return branches, st.none() | values
+    if kind == "union":
+        some = draw(st.permutations(["null", "boolean", "long", "string", "bytes"]))
+        some = some[: draw(st.integers(1, 5))]
+        return [*some], st.one_of(*(PRIMITIVES[one] for one in some))
+    if kind in {"array", "map"}:
+        schema, values = draw(types(names, depth - 1))
+        some = st.lists(values, max_size=3)
+        if kind == "map":
+            some = st.dictionaries(PRIMITIVES["string"], values, max_size=3)
+        return {"type": kind, "items" if kind == "array" else "values": schema}, some
+    names.append(name := f"{draw(st.sampled_from(['', 'a.b.', 'c.']))}N{len(names)}")
+    if kind == "fixed":
+        size = draw(st.integers(1, 9))
+        return {"type": kind, "name": name, "size": size}, st.binary(min_size=size, max_size=size)
+    if kind == "enum":
+        symbols = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
+        return {"type": kind, "name": name, "symbols": symbols}, st.sampled_from(symbols)
+    return draw(records(names, name, depth))
+
+
+@st.composite
+def records(draw, names, name, depth):
+    """The schema of a record, which may have others of its own kind in it."""
+    fields, values = [], {}
+    for field in draw(st.lists(NAMES, max_size=4, unique=True)):
+        schema, values[field] = draw(types(names, depth - 1))
+        fields.append({"name": field, "type": schema})
+    if fields and "next" not in values and draw(st.booleans()):
+        fields.append({"name": "next", "type": ["null", name]})
+        one = st.fixed_dictionaries({**values, "next": st.none()})
+        values["next"] = st.none() | one
+    return {"type": "record", "name": name, "fields": fields}, st.fixed_dictionaries(values)
+
+
+@st.composite
+def datums(draw):
+    """A schema, and some of its datums."""
+    schema, values = draw(types([]))
+    found = draw(st.lists(values, min_size=1, max_size=4))
+    return schema, [datum(schema, value) for value in found]
+
+
+def told(value):
+    """A value that fastavro has read, as its JSON says it."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float):
+        words = {math.inf: "Infinity", -math.inf: "-Infinity"}
+        return "NaN" if math.isnan(value) else words.get(value, value)
+    if isinstance(value, list):
+        return [*map(told, value)]
+    if isinstance(value, dict):
+        return {name: told(member) for name, member in value.items()}
+    return value
+
+
+def alike(ours, theirs) -> bool:
+    """Whether two values are the same; 0.0 is not -0.0."""
+    if isinstance(theirs, float):
+        number = isinstance(ours, int | float) and not isinstance(ours, bool)
+        return number and struct.pack("<d", ours) == struct.pack("<d", theirs)
+    if isinstance(theirs, list):
+        return len(ours) == len(theirs) and all(map(alike, ours, theirs))
+    if isinstance(theirs, dict):
+        return [*ours] == [*theirs] and all(alike(ours[name], theirs[name]) for name in theirs)
+    return type(ours) is type(theirs) and ours == theirs
+
+
+def by_fastavro(schema, raw):
+    """The value, as JSON would have it, and how many bytes it took."""
+    data = io.BytesIO(raw)
+    return told(fastavro.schemaless_reader(data, fastavro.parse_schema(schema))), data.tell()
+
+
+def compiled(program, raws, around=b""):
+    """The JSON of datums that stand one behind the other, with something between them."""
+    data = np.frombuffer(around + b"".join(raw + around for raw in raws), np.uint8)
+    sizes = np.array([len(raw) for raw in raws])
+    begins = len(around) + np.cumsum(sizes + len(around)) - sizes - len(around)
+    found = transcript(program, data, begins, begins + sizes)
+    return [found.at(index) for index in range(len(raws))]
+
+
+def by_plain(program, raw):
+    try:
+        return json_of(program, raw)
+    except DatumError:
+        return None
+
+
+@given(datums())
+def test_all_three_say_the_same(drawn):
+    schema, raws = drawn
+    program = program_of(schema)
+    found = compiled(program, raws)
+    for raw, text in zip(raws, found, strict=True):
+        expected, size = by_fastavro(schema, raw)
+        assert size == len(raw)
+        assert alike(_floats(program, json.loads(text)), expected), text
+        assert alike(json.loads(by_plain(program, raw)), json.loads(text))
+
+
+def _floats(program, value, node=0):
+    """A value whose numbers of four bytes are those; JSON has the fewest digits that give them."""
+    one = program.nodes[node]
+    if one.kind == 4 and not isinstance(value, str):  # float
+        return float(np.float32(value))
+    if one.kind == 10:  # union
+        rest = [part for part in one.parts if program.nodes[part].kind]
+        return _floats(program, value, rest[0]) if value is not None and len(rest) == 1 else value
+    if one.kind == 11:
+        return {
+            name: _floats(program, value[name], part)
+            for name, part in zip(one.names, one.parts, strict=True)
+        }
+    if one.kind == 12:
+        return [_floats(program, item, one.parts[0]) for item in value]
+    if one.kind == 13:
+        return {name: _floats(program, item, one.parts[0]) for name, item in value.items()}
+    return float(value) if one.kind == 5 and not isinstance(value, str) else value
+
+
+@given(datums())
+def test_what_is_read_is_written_as_it_was(drawn):
+    schema, raws = drawn
+    program = program_of(schema)
+    for raw, text in zip(raws, compiled(program, raws), strict=True):
+        written = datum_of(program, text)
+        again = by_fastavro(schema, written)[0]
+        assert alike(again, by_fastavro(schema, raw)[0]) or _is_ambiguous(schema)
+
+
+def _is_ambiguous(schema) -> bool:
+    """Bytes and text look alike in JSON: the first branch gets them."""
+    return "bytes" in json.dumps(schema) or "fixed" in json.dumps(schema)
+
+
+@given(datums(), st.data())
+def test_damaged_bytes_raise_nothing_and_nothing_behind_them_is_read(drawn, data):
+    schema, raws = drawn
+    program = program_of(schema)
+    damaged = [_damaged(data, raw) for raw in raws]
+    found = compiled(program, damaged)
+    for around in (bytes(70), b"\xff" * 70, b"\x02" * 70):
+        assert compiled(program, damaged, around) == found
+    for raw, text in zip(damaged, found, strict=True):
+        plain = by_plain(program, raw)
+        assert (plain is None) == (text is None)
+        if text is not None and _is_text(text):
+            assert alike(json.loads(plain), json.loads(text))
+            expected, size = by_fastavro(schema, raw)
+            assert size == len(raw)
+            assert alike(_floats(program, json.loads(text)), expected)
+
+
+def _is_text(text) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _damaged(data, raw) -> bytes:
+    found = bytearray(raw)
+    for _ in range(data.draw(st.integers(0, 3))):
+        if found:
+            found[data.draw(st.integers(0, len(found) - 1))] = data.draw(st.integers(0, 255))
+    found += data.draw(st.binary(max_size=2))
+    return bytes(found[: data.draw(st.none() | st.integers(0, len(found)))])
+
+
+DEEP = {
+    "type": "record",
+    "name": "Deep",
+    "fields": [{"name": "more", "type": {"type": "array", "items": "Deep"}}],
+}
+
+
+def test_what_is_made_to_take_long_is_no_datum():
+    """Blocks of items without bytes, and values in values without an end."""
+    nulls = program_of({"type": "array", "items": "null"})
+    raws = [varint(1 << 40) + b"\0", varint(60_000) + b"\0", varint(-(1 << 63)) + b"\0"]
+    found = compiled(nulls, raws)
+    assert found[0] is None
+    assert json.loads(found[1]) == [None] * 60_000
+    assert found[2] is None
+    assert [by_plain(nulls, raw) is None for raw in raws] == [True, False, True]
+    deep = program_of(DEEP)
+    for depth, good in ((31, True), (40, False)):
+        raw = b"\2" * (depth - 1) + b"\0" * depth
+        assert (compiled(deep, [raw])[0] is not None) == good
+        assert (by_plain(deep, raw) is not None) == good
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20])
+def test_room_is_made_for_what_is_larger_in_json(size):
+    text = "\x01" * size
+    program = program_of({"type": "array", "items": ["string", "double"]})
+    raw = datum({"type": "array", "items": ["string", "double"]}, [text, *[0.1] * 9, text])
+    (found,) = compiled(program, [raw])
+    assert json.loads(found) == [text, *[0.1] * 9, text]

@@ -1,0 +1,153 @@
+"""Avro keeps what every converter must, and reads records as real converters wrote them."""
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from lakemark.converters.avro.converter import AvroConverter
+from lakemark.converters.json.converter import JsonConverter
+from lakemark.converters.registry import CONVERTERS, SIDES, choice_of, converter_of
+from lakemark.errors import DependencyError
+from lakemark.model.decoding import Records
+from lakemark.model.events import Kind
+from lakemark.source import decoder
+from tests.kit.avro_records import DictSource, confluent, datum, record
+from tests.kit.converter_contract import (
+    MODES,
+    ORDERS,
+    ROW,
+    TOPIC,
+    ConverterContract,
+    by_key,
+    source,
+)
+
+(AVRO,) = [name for name in AvroConverter.java_classes if "confluent" in name]
+(JSON,) = JsonConverter.java_classes
+STRING = "org.apache.kafka.connect.storage.StringConverter"
+NAME = "avro-of-a-dict"
+SOURCE = DictSource()
+USUAL = {
+    "id": "int", "part": "string", "n": ["null", "long"], "text": ["null", "string"],
+    "flag": ["null", "boolean"], "ratio": ["null", "double"],
+    "sequence": ["null", "string"], "lsn": ["null", "long"], "xmin": ["null", "long"],
+    "txId": ["null", "long"],
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered():
+    CONVERTERS[NAME] = AvroConverter(JsonConverter(), lambda _: SOURCE)
+    CONVERTERS[NAME].prepare()  # what is compiled takes longer than an example may
+    yield
+    del CONVERTERS[NAME]
+
+
+class TestAvro(ConverterContract):
+    name = NAME
+    own = (("schema.registry.url", "http://registry:8081"),)
+
+    def value(self, event):
+        if event is None:
+            return b""
+        fields = []
+        for image in ("before", "after"):
+            row = event[image] or event["before"] or event["after"] or ROW
+            fields.append({"name": image, "type": ["null", record(image, row, USUAL)]})
+        fields.append({"name": "source", "type": record("Source", event["source"], USUAL)})
+        schema = {
+            "type": "record",
+            "name": "Envelope",
+            "fields": [*fields, {"name": "op", "type": "string"}],
+        }
+        return confluent(SOURCE.put(schema), datum(schema, event))
+
+    def key(self, row):
+        schema = record("Key", row, USUAL)
+        return confluent(SOURCE.put(schema), datum(schema, row))
+
+
+@pytest.mark.parametrize("ops", ["c", "cud", "cuuuc"])
+def test_plain_events_of_one_schema_are_read_the_faster_way(ops):
+    """Each key's newest image, and no other: an older one that nobody could read does not matter."""
+    avro, count = TestAvro(), len(ops)
+    keys = [avro.key({"id": 7 + (at == count - 1), "part": "a"}) for at in range(count)]
+    rows = [{**ROW, "id": 7 + (at == count - 1), "part": "a", "n": at} for at in range(count)]
+    values = [
+        avro.event(op, row if op == "d" else None, None if op == "d" else row, at=5 + at)
+        for at, (op, row) in enumerate(zip(ops, rows, strict=True))
+    ]
+    columns = [pa.array(range(count + 1)), pa.array([*keys, keys[0]]), pa.array([*values, None])]
+    batch = pa.RecordBatch.from_arrays(columns, ["offset", "key", "value"])
+    quick = avro.converter.plain_range(TOPIC, 0, [batch], avro.plan)
+    assert quick is not None
+    assert quick.kinds == {Kind.CHANGE: count, Kind.TOMBSTONE: 1}
+    records = Records(TOPIC, 0, [*range(count)], keys, values, [None] * count)
+    general = decoder.decode_range(records, avro.plan)
+    assert by_key(quick) == by_key(general)
+    assert quick.applied_position == general.applied_position
+    other = avro.event("c", None, {**ROW, "more": 1}, at=99)
+    both = pa.RecordBatch.from_arrays(
+        [pa.array([0, 1]), pa.array([keys[0], keys[0]]), pa.array([values[0], other])],
+        ["offset", "key", "value"],
+    )
+    assert avro.converter.plain_range(TOPIC, 0, [both], avro.plan) is None, "two schemas"
+
+
+def test_a_schema_that_nobody_has_makes_bad_records_and_a_registry_that_is_away_none():
+    avro = TestAvro()
+    key, value = avro.key({"id": 7, "part": "a"}), avro.event("c", None, ROW)
+    unknown = b"\0" + (1 << 30).to_bytes(4) + value[5:]
+    heads = avro.headers([unknown, value], [key, b"\0" + (1 << 30).to_bytes(4) + key[5:]])
+    assert heads.reason == ["schema-not-found"] * 2
+    assert avro.headers([value[:-1]]).reason == ["invalid-avro"]
+
+    def away(_):
+        raise DependencyError("the registry is away", code="registry-unavailable")
+
+    records = Records(TOPIC, 0, [0], [key], [value], [None])
+    with pytest.raises(DependencyError):
+        AvroConverter(JsonConverter(), away).headers(records, avro.plan)
+
+
+def test_json_beside_avro_is_read_as_json():
+    avro = TestAvro()
+    event = {"before": None, "after": ROW, "source": source(), "op": "c"}
+    plain, key = msgspec.json.encode(event), b'{"id":7,"part":"a"}'
+    values = [plain, avro.event("c", None, ROW), plain]
+    heads = avro.headers(values, [avro.key({"id": 7, "part": "a"}), key, key])
+    assert heads.reason == [None] * 3
+    images = [image or b"" for image in heads.after]
+    assert avro.converter.rows(images, ORDERS, MODES).columns.to_pylist() == [ROW] * 3
+    assert [schema is None for schema in heads.schema] == [True, False, True]
+    assert (
+        len({*avro.converter.canonical_keys([avro.key({"id": 7, "part": "a"}), key], ORDERS)}) == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "carries"),
+    [
+        (AVRO, AVRO, (True, True)),
+        (JSON, AVRO, (False, True)),
+        (AVRO, JSON, (True, False)),
+        (STRING, AVRO, (False, True)),
+        ("", AVRO, (None, True)),
+        (AVRO, "", (True, None)),
+    ],
+)
+def test_each_side_has_the_form_that_the_connector_says(key, value, carries):
+    told = {
+        "key.converter": key,
+        "value.converter": value,
+        "key.converter.schemas.enable": "false",
+        "value.converter.schemas.enable": "false",
+    }
+    settings = {name: text for name, text in told.items() if text}
+    choice = choice_of(settings, {"schema.registry.url": "http://registry:8081"})
+    assert choice.name == "avro"
+    made = converter_of(choice)
+    assert tuple(made.carries_schemas(side) for side in SIDES) == carries
+    wrong = [found.path for found in made.problems(described=False) if not found.warning]
+    assert wrong == (["value.converter.schemas.enable"] if value == JSON else [])
+    assert not [found for found in made.problems(described=True) if not found.warning]
