@@ -28,6 +28,7 @@ JSON_CONVERTER = re.compile(
 OF_POSTGRES: Mapping[str, str] = {
     "connectors/registry.py": "its line of registration",
     "model/positions.py": "its line of registration",
+    "converters/avro/fast_path.py": "its example of an event is one of PostgreSQL's",
     "converters/json/fast_path.py": "whose source blocks the compiled way knows",
     "converters/json/compiled/scan_events.py": "reads these source blocks",
     "ops/status.py": "names of `schemas/status.json`, which operators read",
@@ -37,6 +38,7 @@ OF_POSTGRES: Mapping[str, str] = {
     "state/table_parts.py": "an own snapshot's number by its first name",
 }
 OF_JSON: Mapping[str, str] = {
+    "converters/avro/converter.py": "what to use instead, for those who want no schemas",
     "converters/registry.py": "its line of registration, and what is said where none is named",
     "state/advance.py": "what a reason's hint says",
 }

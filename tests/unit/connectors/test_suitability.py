@@ -82,7 +82,11 @@ def test_a_good_connector_has_no_problems():
             "transforms.k",
             "remove k",
         ),
-        ({"value.converter": "io.confluent.connect.avro.AvroConverter"}, "value.converter", JSON),
+        (
+            {"value.converter": "io.confluent.connect.protobuf.ProtobufConverter"},
+            "value.converter",
+            JSON,
+        ),
         (
             {"key.converter": "org.apache.kafka.connect.storage.StringConverter"},
             "key.converter",
