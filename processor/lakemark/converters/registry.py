@@ -1,15 +1,26 @@
-"""The converters that there are, by their names, and which one a connector's settings ask for."""
+"""The converters that there are, by their names, and which one a connector's settings ask for.
+
+Ours are made here. Those of other packages are found by their entry points, of the group `GROUP`:
+each names what is called with the converter of JSON, for what it leaves to that, and returns a
+`Converter`. One that cannot be used is passed over and named: others are read without it.
+"""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
-from typing import Final, get_args
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final, get_args
+
+import structlog
 
 from lakemark.converters.avro.converter import AvroConverter
-from lakemark.converters.converter import Converter
+from lakemark.converters.converter import OWN, Converter
 from lakemark.converters.json.converter import JsonConverter
 from lakemark.model.decoding import ConverterChoice, ConverterOptions, Options, Side
 from lakemark.settings.layers import Mistake, SetTo
+from lakemark.settings.masking import foreign
 
+GROUP: Final = "lakemark.converters"
 JSON: Final = "json"
 AVRO: Final = "avro"
 CONVERTERS: Final[dict[str, Converter]] = {
@@ -17,6 +28,8 @@ CONVERTERS: Final[dict[str, Converter]] = {
     AVRO: AvroConverter(JsonConverter()),
 }
 """Each as it is without options. The first is taken where a connector names none."""
+UNUSABLE: Final[dict[str, str]] = {}
+"""Converters of other packages that cannot be used, by name, and why."""
 
 SIDES: Final[tuple[Side, ...]] = get_args(Side)
 _USUAL: Final = "org.apache.kafka.connect.json.JsonConverter"
@@ -27,6 +40,35 @@ _OF_WORKER: Final[Mapping[Side, str]] = {
         " arrives as the default"
     ),
 }
+
+log = structlog.get_logger("lakemark.converters")
+
+
+def add_found() -> None:
+    """Add the converters of other packages that are installed beside this one."""
+    for entry in sorted(entry_points(group=GROUP)):
+        if entry.name in CONVERTERS:
+            continue
+        try:
+            CONVERTERS[entry.name] = _made(entry)
+        except Exception as error:  # noqa: BLE001 - somebody else's code, at a start that needs it perhaps not
+            UNUSABLE[entry.name] = f"{entry.value}: {foreign(error) or type(error).__name__}"
+            log.warning("converter.unusable", converter=entry.name, reason=UNUSABLE[entry.name])
+
+
+def _made(entry: EntryPoint) -> Converter:
+    made: Any = entry.load()(CONVERTERS[JSON])
+    missing = sorted(
+        name for name in (*Converter.__annotations__, *vars(Converter))
+        if not name.startswith("_") and not hasattr(made, name)
+    )  # fmt: skip
+    if missing:
+        raise TypeError(f"it is no Converter: it has no {', '.join(missing)}")
+    converter: Converter = made
+    return converter
+
+
+add_found()
 
 
 @lru_cache(maxsize=8)  # a process has one, but for tests
@@ -40,9 +82,11 @@ def choice_of(settings: Mapping[str, str], own: Mapping[str, str]) -> ConverterC
 
     Args:
         settings: of the connector. Without a converter of its own the worker's default counts,
-            which nobody here knows: it is taken for the first of ours.
-        own: lakemark's settings of the converter, in clear.
+            which nobody here knows unless `own` says it: it is taken for the first of ours.
+        own: lakemark's settings of the converter, in clear; `key.converter`, `value.converter` and
+            what begins with them stand for those of the connector.
     """
+    settings, own = _told(settings, own)
     of_key, of_value = classes = [settings.get(f"{side}.converter", "") for side in SIDES]
     # Whichever side has it: what is not JSON's reads JSON beside its own.
     others = {name: one for name, one in CONVERTERS.items() if name != JSON}
@@ -50,6 +94,19 @@ def choice_of(settings: Mapping[str, str], own: Mapping[str, str]) -> ConverterC
     key, value = (_options(settings, side) for side in SIDES)
     told = tuple(sorted(own.items()))
     return ConverterChoice(next(names, JSON), ConverterOptions(key, value, told, of_key, of_value))
+
+
+def _told(
+    settings: Mapping[str, str], own: Mapping[str, str]
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the connector's settings with the converters that `own` names, and its rest."""
+    starts = tuple(f"{side}.converter." for side in SIDES)
+    instead = {name: value for name, value in own.items() if f"{name}.".startswith(starts)}
+    if not instead:
+        return settings, own
+    replaced = tuple(f"{side}.converter." for side in SIDES if f"{side}.converter" in instead)
+    left = {k: v for k, v in settings.items() if not f"{k}.".startswith(replaced)}
+    return {**left, **instead}, {k: v for k, v in own.items() if k not in instead}
 
 
 def _options(settings: Mapping[str, str], side: Side) -> Options | None:
@@ -89,6 +146,16 @@ def problems(
         own: lakemark's settings of the converter, in clear.
         described: as `Converter.problems` has it.
     """
+    told, left = _told(settings, own)
+    for problem in _problems(told, left, described=described):
+        side = problem.path.partition(".")[0] + ".converter"
+        ours = problem.path in own or side in own
+        yield replace(problem, path=f"{OWN}.{problem.path}") if ours else problem
+
+
+def _problems(
+    settings: Mapping[str, str], own: Mapping[str, str], *, described: bool
+) -> Iterator[Mistake]:
     known = {java_class for one in CONVERTERS.values() for java_class in one.java_classes}
     for side in SIDES:
         setting = f"{side}.converter"
@@ -97,11 +164,13 @@ def problems(
             yield Mistake(
                 setting,
                 f"is not set, so the worker's default decides{_OF_WORKER[side]}",
-                SetTo(setting, _USUAL, more=", or be sure that the worker does"),
+                SetTo(setting, _USUAL, more=f", or say in {OWN}: {{{setting}: …}} what it is"),
                 warning=True,
             )
         elif java_class not in known:
-            yield Mistake(setting, f"{java_class} is not supported yet", SetTo(setting, _USUAL))
+            away = "".join(f"; {name} cannot be used: {why}" for name, why in UNUSABLE.items())
+            reads = f"no converter here reads what {java_class} writes{away}"
+            yield Mistake(setting, reads, SetTo(setting, _USUAL))
     void = void_options(settings)
     if void:
         sides = dict.fromkeys(name.partition(".")[0] + ".converter" for name in void)
