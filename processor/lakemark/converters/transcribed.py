@@ -24,6 +24,8 @@ from lakemark.settings.layers import Mistake
 NO_OPTIONS: Final = ConverterOptions()
 UNREADABLE: Final = "unreadable-record"
 """Code of a record that its form cannot read."""
+TOO_LARGE: Final = "record-too-large"
+_ANY_SIZE: Final = 1 << 62
 
 RecordHeaders = Sequence[Mapping[str, Any]]
 """Of one record: ``key``, a text, and ``value``, bytes or None, of each."""
@@ -115,26 +117,37 @@ class TranscribedConverter:
     def headers(self, records: Records, plan: StretchPlan) -> Headers:
         """See `Converter`: a code of its own is `UNREADABLE`."""
         told, bad = self._told(records, plan.max_event_bytes)
-        heads = self._beside.headers(told, plan)
-        for index, detail in bad.items():
+        heads = self._beside.headers(told, replace(plan, max_event_bytes=_ANY_SIZE))
+        for index, (code, detail) in bad.items():
             heads.kind[index] = int(Kind.BAD)
-            heads.reason[index], heads.detail[index] = UNREADABLE, detail
+            heads.reason[index], heads.detail[index] = code, detail
             heads.before[index] = heads.after[index] = heads.schema[index] = None
         return heads
 
-    def _told(self, records: Records, largest: int | None = None) -> tuple[Records, dict[int, str]]:
-        """Return records in JSON, and by index what is wrong with those that cannot be read."""
+    def _told(
+        self, records: Records, most: int = _ANY_SIZE
+    ) -> tuple[Records, dict[int, tuple[str, str]]]:
+        """Return records in JSON, and by index code and reason of those that cannot be read.
+
+        Args:
+            records: as they came.
+            most: bytes that a value may have.
+        """
         keys, values = [*records.keys], [*records.values]
-        bad: dict[int, str] = {}
+        bad: dict[int, tuple[str, str]] = {}
         for index, given in enumerate(records.headers):
             value = values[index]
-            if not value or (largest is not None and len(value) > largest):
-                continue  # a tombstone, or what nobody reads
+            if not value:
+                continue  # a tombstone
+            if len(value) > most:
+                values[index] = None
+                bad[index] = TOO_LARGE, f"{len(value)} bytes, at most {most} are read"
+                continue
             try:
                 values[index] = self._read("value", value, given or ())
                 keys[index] = self._read("key", keys[index], given or ())
             except ValueError as error:
-                keys[index], bad[index] = None, str(error)
+                keys[index], bad[index] = None, (UNREADABLE, str(error))
         return replace(records, keys=keys, values=values, column=None), bad
 
     def _read(self, side: Side, raw: bytes | None, headers: RecordHeaders = ()) -> bytes | None:
@@ -211,18 +224,21 @@ class TranscribedConverter:
         batches = []
         try:
             for part in parts:
-                sides = {
-                    side: pa.array(
-                        [self._read(side, raw) for raw in part.column(side).to_pylist()],
-                        pa.binary(),
-                    )
-                    for side in ("key", "value")
-                }
-                columns = [sides.get(name, part.column(name)) for name in part.schema.names]
-                batches.append(pa.RecordBatch.from_arrays(columns, part.schema.names))
+                values = part.column("value").to_pylist()
+                if max(map(len, filter(None, values)), default=0) > plan.max_event_bytes:
+                    return None
+                texts = {"key": self._texts("key", part.column("key").to_pylist())}
+                texts["value"] = self._texts("value", values)
+                names = part.schema.names
+                columns = [texts[name] if name in texts else part.column(name) for name in names]
+                batches.append(pa.RecordBatch.from_arrays(columns, names))
         except ValueError:
             return None  # the general way says which
-        return self._beside.plain_range(topic, partition, batches, plan)
+        wide = replace(plan, max_event_bytes=_ANY_SIZE)
+        return self._beside.plain_range(topic, partition, batches, wide)
+
+    def _texts(self, side: Side, raws: Sequence[bytes | None]) -> pa.BinaryArray:
+        return pa.array([self._read(side, raw) for raw in raws], pa.binary())
 
     def prepare(self) -> None:
         """See `Converter`: nothing of its own is compiled."""

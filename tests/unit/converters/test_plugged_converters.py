@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from lakemark.converters import registry
@@ -18,7 +20,8 @@ from lakemark.converters.registry import CONVERTERS, GROUP, UNUSABLE, choice_of,
 from lakemark.converters.transcribed import UNREADABLE
 from lakemark.model.decoding import Records
 from lakemark.model.events import Kind
-from tests.kit.converter_contract import ROW, TOPIC, ConverterContract
+from lakemark.source import decoder
+from tests.kit.converter_contract import ROW, TOPIC, ConverterContract, by_key
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "converter"
 MODULE = "lakemark_msgpack"
@@ -83,6 +86,40 @@ def test_a_record_that_is_none_of_its_form_says_so():
     assert heads.reason == [UNREADABLE, None, UNREADABLE]
     assert heads.detail[::2] == ["the value is no MessagePack", "the key is no MessagePack"]
     assert heads.after[0] is heads.after[2] is None
+
+
+def test_records_are_decoded_the_faster_way():
+    contract = TestTheExample()
+    contract.converter.prepare()
+    CONVERTERS["json"].prepare()
+    keys = [contract.key({"id": n % 3, "part": "a"}) for n in range(9)]
+    values = [
+        contract.event("c", None, {**ROW, "id": n % 3, "part": "a"}, at=n + 1) for n in range(9)
+    ]
+    columns = [pa.array(range(9)), pa.array(keys), pa.array(values)]
+    batch = pa.RecordBatch.from_arrays(columns, ["offset", "key", "value"])
+    plan = replace(contract.plan, max_event_bytes=max(map(len, values)))
+    quick = contract.converter.plain_range(TOPIC, 0, [batch], plan)
+    records = Records(TOPIC, 0, [*range(9)], keys, values, [None] * 9)
+    general = decoder.decode_range(records, plan)
+    assert quick is not None
+    assert by_key(quick) == by_key(general)
+    assert len(by_key(general)) == 3
+
+
+def test_the_size_that_counts_is_that_of_the_record():
+    """Its JSON is larger than what came, which is what a limit is set for."""
+    contract = TestTheExample()
+    key, value = contract.key({"id": 7, "part": "a"}), contract.event("c", None, ROW)
+    for most, kind in ((len(value), Kind.CHANGE), (len(value) - 1, Kind.BAD)):
+        plan = replace(contract.plan, max_event_bytes=most)
+        records = Records(TOPIC, 0, [0], [key], [value], [None])
+        heads = contract.converter.headers(records, plan)
+        assert heads.kind == [kind]
+        assert heads.reason == ["record-too-large" if kind == Kind.BAD else None]
+        batch = pa.RecordBatch.from_pydict({"offset": [0], "key": [key], "value": [value]})
+        quick = contract.converter.plain_range(TOPIC, 0, [batch], plan)
+        assert (quick is None) == (kind == Kind.BAD)
 
 
 def test_a_key_without_a_readable_value_is_a_record_all_the_same():
