@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from lakemark.connectors.connector_traits import ConnectorTraits
+from lakemark.converters import flattening
 from lakemark.errors import ConfigError
+from lakemark.model import positions
 from lakemark.model.handling_modes import HandlingModes, usual_choice
 from lakemark.settings.config import Config
 from lakemark.settings.java_syntax import PatternError
@@ -65,7 +67,7 @@ def problems_with(
     settings: Mapping[str, str],
     config: Config,
     *,
-    kinds: Collection[str],
+    kinds: Mapping[str, str],
     traits: ConnectorTraits,
 ) -> Iterator[Mistake]:
     """Yield errors first, then warnings (`Mistake.warning`).
@@ -73,7 +75,7 @@ def problems_with(
     Args:
         settings: the connector's own configuration.
         config: ours.
-        kinds: connector classes that are supported.
+        kinds: connector classes that are supported, and what `source.connector` says of each.
         traits: of this class, or of any where it is not supported.
     """
     found = [
@@ -83,6 +85,7 @@ def problems_with(
         *_placeholders(settings, traits),
         *_expressions(settings, traits),
         *_transforms(settings, config),
+        *_flattened(settings, config, kinds, traits),
         *_converters(settings, config),
         *_losses(settings),
         *(_of_connector(problem) for problem in traits.problems(settings)),
@@ -204,6 +207,8 @@ def _transforms(settings: Mapping[str, str], config: Config) -> Iterator[Mistake
         name = java_class.split(".")[-1]
         # With a predicate it may leave the tables' topics alone; that cannot be told from here.
         make = _warning if settings.get(f"{prefix}.predicate") else _error
+        if alias == flattening.alias_of(settings):
+            continue  # see `_flattened`
         if name in _UNWRAP:
             yield make(
                 prefix,
@@ -238,6 +243,32 @@ def _transforms(settings: Mapping[str, str], config: Config) -> Iterator[Mistake
                 f"{java_class or 'a transform without a type'} changes events after Debezium",
                 "make sure that it leaves envelope, key and headers as they are",
             )
+
+
+def _flattened(
+    settings: Mapping[str, str], config: Config, kinds: Mapping[str, str], traits: ConnectorTraits
+) -> Iterator[Mistake]:
+    """Yield why rows without an envelope cannot be read, or written."""
+    if _is(settings, "after.state.only"):
+        yield _error(
+            "after.state.only",
+            "is true: values are rows alone, and nothing says in which order they were changed",
+            SetTo("after.state.only", "false"),
+        )
+    kind = kinds.get(settings.get("connector.class", ""))
+    alias = flattening.alias_of(settings)
+    if kind is None or alias is None:
+        return
+    of_source, of_transaction = positions.fields_of(kind)
+    counted = of_transaction if _is(settings, "provide.transaction.metadata") else ()
+    wanted = flattening.needed(of_source, counted, traits.container)
+    yield from map(_of_connector, flattening.problems(settings, wanted))
+    if config.output is not None:
+        yield _error(
+            f"transforms.{alias}",
+            "removes the envelope, which records of output topics have",
+            f"remove {alias} from transforms, or the section output",
+        )
 
 
 def _converters(settings: Mapping[str, str], config: Config) -> Iterator[Mistake]:

@@ -5,17 +5,19 @@ each names what is called with the converter of JSON, for what it leaves to that
 `Converter`. One that cannot be used is passed over and named: others are read without it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any, Final, get_args
 
 import structlog
 
 from lakemark.converters.avro.converter import AvroConverter
 from lakemark.converters.converter import OWN, Converter
+from lakemark.converters.flattening import flattening_of
 from lakemark.converters.json.converter import JsonConverter
+from lakemark.converters.json.flattened import FlattenedConverter
 from lakemark.model.decoding import ConverterChoice, ConverterOptions, Options, Side
 from lakemark.settings.layers import Mistake, SetTo
 from lakemark.settings.masking import foreign
@@ -23,6 +25,8 @@ from lakemark.settings.masking import foreign
 GROUP: Final = "lakemark.converters"
 JSON: Final = "json"
 AVRO: Final = "avro"
+MAKERS: Final[dict[str, Callable[[Converter], Converter]]] = {AVRO: AvroConverter}
+"""Each but JSON's, made of the converter that it hands to what it leaves to JSON's."""
 CONVERTERS: Final[dict[str, Converter]] = {
     JSON: JsonConverter(),
     AVRO: AvroConverter(JsonConverter()),
@@ -50,14 +54,16 @@ def add_found() -> None:
         if entry.name in CONVERTERS:
             continue
         try:
-            CONVERTERS[entry.name] = _made(entry)
+            make = entry.load()
+            CONVERTERS[entry.name] = _whole(make(CONVERTERS[JSON]))
+            MAKERS[entry.name] = make
         except Exception as error:  # noqa: BLE001 - somebody else's code, at a start that needs it perhaps not
             UNUSABLE[entry.name] = f"{entry.value}: {foreign(error) or type(error).__name__}"
             log.warning("converter.unusable", converter=entry.name, reason=UNUSABLE[entry.name])
 
 
-def _made(entry: EntryPoint) -> Converter:
-    made: Any = entry.load()(CONVERTERS[JSON])
+def _whole(made: Any) -> Converter:
+    """Return what was made, which must be a `Converter`."""
     missing = sorted(
         name for name in (*Converter.__annotations__, *vars(Converter))
         if not name.startswith("_") and not hasattr(made, name)
@@ -74,7 +80,15 @@ add_found()
 @lru_cache(maxsize=8)  # a process has one, but for tests
 def converter_of(choice: ConverterChoice) -> Converter:
     """Return what reads and writes a connector's records; the same object each time."""
-    return CONVERTERS[choice.name].of(choice.options)
+    if choice.flattening is None:
+        return CONVERTERS[choice.name].of(choice.options)
+    flattened = FlattenedConverter(CONVERTERS[JSON], choice.flattening)
+    return _over(choice.name, flattened).of(choice.options)
+
+
+def _over(name: str, beside: Converter) -> Converter:
+    """Return a converter of this name that hands what it reads to another than JSON's."""
+    return beside if name == JSON else MAKERS[name](beside)
 
 
 def choice_of(settings: Mapping[str, str], own: Mapping[str, str]) -> ConverterChoice:
@@ -93,7 +107,8 @@ def choice_of(settings: Mapping[str, str], own: Mapping[str, str]) -> ConverterC
     names = (name for name, one in others.items() if not one.java_classes.isdisjoint(classes))
     key, value = (_options(settings, side) for side in SIDES)
     told = tuple(sorted(own.items()))
-    return ConverterChoice(next(names, JSON), ConverterOptions(key, value, told, of_key, of_value))
+    options = ConverterOptions(key, value, told, of_key, of_value)
+    return ConverterChoice(next(names, JSON), options, flattening_of(settings))
 
 
 def _told(

@@ -5,18 +5,18 @@ reads a key or a value and one that writes it; what values, keys, positions and 
 with the converter of JSON. A record with schemas is told as ``{"schema": …, "payload": …}``.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from lakemark.converters.converter import Converter, Moment, RecordWriter, Rows
+from lakemark.converters.beside import ANY_SIZE, BesideConverter, refuse, refused_sizes
+from lakemark.converters.converter import Converter, Moment, RecordWriter
 from lakemark.model.columns import Column
 from lakemark.model.decoding import ConverterOptions, DecodedRange, Records, Side, StretchPlan
 from lakemark.model.definitions import SchemaChange
-from lakemark.model.events import Headers, Kind, Learnt
-from lakemark.model.findings import Finding
+from lakemark.model.events import Headers, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.settings.layers import Mistake
@@ -24,8 +24,6 @@ from lakemark.settings.layers import Mistake
 NO_OPTIONS: Final = ConverterOptions()
 UNREADABLE: Final = "unreadable-record"
 """Code of a record that its form cannot read."""
-TOO_LARGE: Final = "record-too-large"
-_ANY_SIZE: Final = 1 << 62
 
 RecordHeaders = Sequence[Mapping[str, Any]]
 """Of one record: ``key``, a text, and ``value``, bytes or None, of each."""
@@ -68,7 +66,7 @@ class RecordForm(Protocol):
         """
 
 
-class TranscribedConverter:
+class TranscribedConverter(BesideConverter):
     """See `Converter`: one of a form.
 
     Args:
@@ -77,17 +75,15 @@ class TranscribedConverter:
         options: what it is told.
     """
 
-    without_schemas = ""
-    checks: tuple[str, ...] = ()
-
     def __init__(
         self,
         beside: Converter,
         make: Callable[[ConverterOptions], RecordForm],
         options: ConverterOptions = NO_OPTIONS,
     ) -> None:
-        self._beside, self._make = beside, make
-        self._form = make(options)
+        super().__init__(beside)
+        self._make, self._form = make, make(options)
+        self.without_schemas = ""
         self.java_classes = self._form.java_classes
 
     def of(self, options: ConverterOptions) -> "TranscribedConverter":
@@ -108,47 +104,36 @@ class TranscribedConverter:
         """See `Converter`."""
         return self._form.carries_schemas
 
-    def examine(self, topics: Sequence[str]) -> list[Finding]:  # noqa: ARG002
-        """See `Converter`: it needs nothing."""
-        return []
-
     # -- what a record is -----------------------------------------------------------------------
 
     def headers(self, records: Records, plan: StretchPlan) -> Headers:
         """See `Converter`: a code of its own is `UNREADABLE`."""
-        told, bad = self._told(records, plan.max_event_bytes)
-        heads = self._beside.headers(told, replace(plan, max_event_bytes=_ANY_SIZE))
-        for index, (code, detail) in bad.items():
-            heads.kind[index] = int(Kind.BAD)
-            heads.reason[index], heads.detail[index] = code, detail
-            heads.before[index] = heads.after[index] = heads.schema[index] = None
+        bad = refused_sizes(records, plan.max_event_bytes)
+        told = self._told(records, bad)
+        heads = self._beside.headers(told, replace(plan, max_event_bytes=ANY_SIZE))
+        refuse(heads, bad)
         return heads
 
-    def _told(
-        self, records: Records, most: int = _ANY_SIZE
-    ) -> tuple[Records, dict[int, tuple[str, str]]]:
-        """Return records in JSON, and by index code and reason of those that cannot be read.
+    def _told(self, records: Records, bad: dict[int, tuple[str, str]]) -> Records:
+        """Return records in JSON.
 
         Args:
             records: as they came.
-            most: bytes that a value may have.
+            bad: those that are not read, by index; gets code and reason of those that cannot be.
         """
         keys, values = [*records.keys], [*records.values]
-        bad: dict[int, tuple[str, str]] = {}
         for index, given in enumerate(records.headers):
-            value = values[index]
-            if not value:
-                continue  # a tombstone
-            if len(value) > most:
+            if index in bad:
                 values[index] = None
-                bad[index] = TOO_LARGE, f"{len(value)} bytes, at most {most} are read"
                 continue
+            if not values[index]:
+                continue  # a tombstone
             try:
-                values[index] = self._read("value", value, given or ())
+                values[index] = self._read("value", values[index], given or ())
                 keys[index] = self._read("key", keys[index], given or ())
             except ValueError as error:
                 keys[index], bad[index] = None, (UNREADABLE, str(error))
-        return replace(records, keys=keys, values=values, column=None), bad
+        return replace(records, keys=keys, values=values, column=None)
 
     def _read(self, side: Side, raw: bytes | None, headers: RecordHeaders = ()) -> bytes | None:
         return self._form.read(side, raw, headers) or raw if raw else raw
@@ -162,7 +147,7 @@ class TranscribedConverter:
 
     def schema_changes(self, records: Records, plan: StretchPlan) -> Iterator[SchemaChange]:
         """See `Converter`."""
-        return self._beside.schema_changes(self._told(records)[0], plan)
+        return self._beside.schema_changes(self._told(records, {}), plan)
 
     # -- keys -----------------------------------------------------------------------------------
 
@@ -188,33 +173,6 @@ class TranscribedConverter:
         """See `Converter`."""
         return self._beside.key_image(self._key(key))
 
-    # -- images, which are those of JSON --------------------------------------------------------
-
-    def columns_of(self, image: bytes | None) -> frozenset[str]:
-        """See `Converter`."""
-        return self._beside.columns_of(image)
-
-    def first_cells(self, image: bytes, count: int) -> list[Any]:
-        """See `Converter`."""
-        return self._beside.first_cells(image, count)
-
-    def rows(
-        self,
-        images: Sequence[bytes],
-        schema: TableSchema,
-        modes: HandlingModes,
-        *,
-        partial: Collection[int] = (),
-    ) -> Rows:
-        """See `Converter`."""
-        return self._beside.rows(images, schema, modes, partial=partial)
-
-    def suspects(
-        self, images: Sequence[bytes], schema: TableSchema, modes: HandlingModes
-    ) -> set[int]:
-        """See `Converter`."""
-        return self._beside.suspects(images, schema, modes)
-
     # -- the faster way -------------------------------------------------------------------------
 
     def plain_range(
@@ -234,24 +192,17 @@ class TranscribedConverter:
                 batches.append(pa.RecordBatch.from_arrays(columns, names))
         except ValueError:
             return None  # the general way says which
-        wide = replace(plan, max_event_bytes=_ANY_SIZE)
+        wide = replace(plan, max_event_bytes=ANY_SIZE)
         return self._beside.plain_range(topic, partition, batches, wide)
 
     def _texts(self, side: Side, raws: Sequence[bytes | None]) -> pa.BinaryArray:
         return pa.array([self._read(side, raw) for raw in raws], pa.binary())
 
-    def prepare(self) -> None:
-        """See `Converter`: nothing of its own is compiled."""
-
     # -- writing --------------------------------------------------------------------------------
 
     def learn(self, records: Records, heads: Headers) -> Learnt:
         """See `Converter`."""
-        return self._beside.learn(self._told(records)[0], heads)
-
-    def learnt_key(self, table: str, learnt: Learnt) -> TableSchema | None:
-        """See `Converter`."""
-        return self._beside.learnt_key(table, learnt)
+        return self._beside.learn(self._told(records, {}), heads)
 
     def writer(
         self,
@@ -265,16 +216,6 @@ class TranscribedConverter:
         """See `Converter`."""
         written = self._beside.writer(table, schema, modes, learnt=learnt, wrapped=wrapped)
         return _TranscribedWriter(written, self._form)
-
-    def cells(self, image: bytes) -> Mapping[str, bytes]:
-        """See `Converter`."""
-        return self._beside.cells(image)
-
-    def cells_of(
-        self, columns: Mapping[str, pa.Array], schema: TableSchema, modes: HandlingModes
-    ) -> Mapping[str, list[bytes]]:
-        """See `Converter`."""
-        return self._beside.cells_of(columns, schema, modes)
 
     def with_cells(self, value: bytes, cells: Mapping[str, bytes]) -> bytes:
         """See `Converter`."""

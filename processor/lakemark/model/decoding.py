@@ -6,7 +6,7 @@ driver.
 
 from collections.abc import Container, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -62,6 +62,35 @@ class ConverterOptions:
         return None if value is None or "${" in value else value.strip()
 
 
+class AddedField(NamedTuple):
+    """A field of the envelope that a transform added to a record from which it took that.
+
+    Attributes:
+        name: of the value's member, or of the record's header.
+        block: where it stood in the envelope: ``source``, ``transaction``, or nothing for itself.
+        field: its name there.
+    """
+
+    name: str
+    block: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class Flattening:
+    """The form of rows that come without an envelope.
+
+    Attributes:
+        fields: members of a value that are no columns.
+        headers: headers of a record that tell the same.
+        connector: `source.connector` of the rows.
+    """
+
+    fields: tuple[AddedField, ...] = ()
+    headers: tuple[AddedField, ...] = ()
+    connector: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class ConverterChoice:
     """The converter of a connector's records.
@@ -69,10 +98,12 @@ class ConverterChoice:
     Attributes:
         name: of it in `converters.registry`.
         options: what it is told.
+        flattening: how rows come without an envelope; None where they have one.
     """
 
     name: str = "json"
     options: ConverterOptions = ConverterOptions()
+    flattening: Flattening | None = None
 
 
 Seen = Mapping[str, tuple[int, int]]

@@ -39,6 +39,7 @@ OF_POSTGRES: Mapping[str, str] = {
 }
 OF_JSON: Mapping[str, str] = {
     "converters/avro/converter.py": "what to use instead, for those who want no schemas",
+    "converters/flattening.py": "a setting of a transform",
     "converters/registry.py": "its line of registration, and what is said where none is named",
     "state/advance.py": "what a reason's hint says",
 }

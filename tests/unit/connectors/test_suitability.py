@@ -57,10 +57,12 @@ def test_a_good_connector_has_no_problems():
                 "transforms": "route, unwrap",
                 "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
                 "transforms.route.type": "x.InsertHeader",
+                "transforms.unwrap.delete.tombstone.handling.mode": "rewrite",
             },
-            "transforms.unwrap",
+            "transforms.unwrap.add.fields",
             "remove unwrap from transforms",
         ),
+        ({"after.state.only": "true"}, "after.state.only", "set after.state.only to false"),
         (
             {
                 "transforms": "r",

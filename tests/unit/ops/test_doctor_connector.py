@@ -155,7 +155,8 @@ def test_an_unwrap_transform():
         "transforms": "flat",
         "transforms.flat.type": "io.debezium.transforms.ExtractNewRecordState",
     }
-    finding = one(findings(facts(unwrap), CONFIG), "connector setting", "transforms.flat")
+    setting = "transforms.flat.add.fields"
+    finding = one(findings(facts(unwrap), CONFIG), "connector setting", setting)
     assert finding.verdict is ERROR
     assert "remove flat" in finding.mend
 

@@ -117,7 +117,7 @@ def test_a_connector_without_a_sound_setting_has_none_left_to_mend(java_class, t
 
 
 def test_what_no_value_mends_is_left_to_the_reader(tmp_path):
-    more = {"transforms": "flat", "transforms.flat.type": "x.ExtractNewRecordState"}
+    more = {"transforms": "flat", "transforms.flat.type": "x.ExtractNewDocumentState"}
     made = config_of(file_of(tmp_path, POSTGRES, **more), ours(POSTGRES))
     (left,) = prepare(made, asks=False).left
     assert left.verdict is Verdict.ERROR
@@ -361,7 +361,7 @@ def test_no_file_is_overwritten_unless_that_is_asked_for(folder):
 
 
 def test_what_cannot_be_mended_fails_and_is_said(folder):
-    flat = {"transforms": "flat", "transforms.flat.type": "x.ExtractNewRecordState"}
+    flat = {"transforms": "flat", "transforms.flat.type": "x.ExtractNewDocumentState"}
     file_of(folder, POSTGRES, **flat)
     done = invoke("prepare", "shop.json", "--to", "out")
     assert done.exit_code == 1
