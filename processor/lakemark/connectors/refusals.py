@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from lakemark.converters import flattening
 from lakemark.settings.names import split_list
 from lakemark.settings.patterns import compile_java
 
@@ -115,6 +116,8 @@ def _converters(settings: Mapping[str, str]) -> Iterator[Refusal]:
 
 def _transforms(settings: Mapping[str, str]) -> Iterator[Refusal]:
     for alias in split_list(settings.get("transforms", "")):
+        if alias == flattening.alias_of(settings):
+            continue  # what it takes away is put back
         name = _class(settings, f"transforms.{alias}")
         if name == "Filter":
             yield Refusal(

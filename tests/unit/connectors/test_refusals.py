@@ -55,6 +55,7 @@ def test_converters_and_post_processors():
         ("com.example.Mine", "transform-changes-events"),
         ("io.debezium.transforms.Filter", "transform-filters"),
         ("org.apache.kafka.connect.transforms.RegexRouter", None),
+        ("io.debezium.transforms.ExtractNewRecordState", None),
         ("org.apache.kafka.connect.transforms.InsertField$Key", "transform-changes-events"),
         ("io.debezium.transforms.ExtractChangedRecordState", None),
     ],
