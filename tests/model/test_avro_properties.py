@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.converters.avro.datum_writer import datum_of, varint
+from lakemark.converters.avro.instructions import Unless, Wish, instructions
 from lakemark.converters.avro.plain_datums import DatumError, json_of
 from lakemark.converters.avro.program import program_of
 from lakemark.converters.avro.transcript import transcript
@@ -118,12 +119,15 @@ def by_fastavro(schema, raw):
     return told(fastavro.schemaless_reader(data, fastavro.parse_schema(schema))), data.tell()
 
 
-def compiled(program, raws, around=b""):
+def compiled(program, raws, around=b"", wanted=Wish.WHOLE, entries=None):
     """The JSON of datums that stand one behind the other, with something between them."""
+    steps = instructions(program, *(wanted if isinstance(wanted, list) else [wanted]))
     data = np.frombuffer(around + b"".join(raw + around for raw in raws), np.uint8)
     sizes = np.array([len(raw) for raw in raws])
     begins = len(around) + np.cumsum(sizes + len(around)) - sizes - len(around)
-    found = transcript(program, data, begins, begins + sizes)
+    if entries:
+        entries = np.array([steps.entries[entry] for entry in entries])
+    found = transcript(steps, data, begins, begins + sizes, entries)
     return [found.at(index) for index in range(len(raws))]
 
 
@@ -197,6 +201,68 @@ def test_damaged_bytes_raise_nothing_and_nothing_behind_them_is_read(drawn, data
             expected, size = by_fastavro(schema, raw)
             assert size == len(raw)
             assert alike(_floats(program, json.loads(text)), expected)
+
+
+@given(datums(), st.data())
+def test_no_more_is_written_than_is_wanted(drawn, data):
+    """Of whatever is no record, and of those in arrays and maps, all or nothing is wanted."""
+    schema, raws = drawn
+    program = program_of(schema)
+    wanted = [data.draw(_wishes(program, 0)) for _ in range(2)]
+    which = data.draw(st.lists(st.integers(0, 1), min_size=len(raws), max_size=len(raws)))
+    whole = compiled(program, raws)
+    some = compiled(program, raws, wanted=wanted, entries=which)
+    for text, part, entry in zip(whole, some, which, strict=True):
+        kept = _kept(program, json.loads(text), wanted[entry])
+        assert json.loads(part) == kept
+    damaged = [_damaged(data, raw) for raw in raws]
+    some = compiled(program, damaged, wanted=wanted, entries=which)
+    for raw, part in zip(damaged, some, strict=True):
+        assert (by_plain(program, raw) is None) == (part is None)
+
+
+def _wishes(program, number, *, nothing=False):
+    """What may be wanted of a value."""
+    node, some = program.nodes[number], [st.sampled_from(list(Wish)[not nothing :])]
+    fields = program.fields(program.branch(number))
+    if fields and node.kind != 12:
+        one = {
+            name: st.deferred(lambda p=part: _wishes(program, p, nothing=True))
+            for name, part in fields.items()
+        }
+        some.append(st.fixed_dictionaries({}, optional=one))
+    return st.one_of(some)
+
+
+def _kept(program, value, wanted, number=0):
+    """The part of a value that is wanted."""
+    if wanted is Wish.WHOLE or value is None:
+        return value
+    if wanted is Wish.BRIEF:
+        return {}
+    fields = program.fields(program.branch(number))
+    return {
+        name: _kept(program, value[name], wish, fields[name])
+        for name, wish in wanted.items()
+        if wish is not Wish.NOTHING
+    }
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.sampled_from("cud"), st.floats()), min_size=1))
+def test_a_datum_that_says_so_later_is_read_anew_in_another_way(rows):
+    fields = [("a", "long"), ("b", "double"), ("op", "string"), ("c", ["null", "double"])]
+    schema = {"type": "record", "name": "R", "fields": [{"name": n, "type": t} for n, t in fields]}
+    program = program_of(schema)
+    values = [{"a": a, "b": b, "op": op, "c": b} for a, op, b in rows]
+    wanted = [{"a": Wish.WHOLE}, {"b": Wish.WHOLE, "op": Unless("d", 0), "c": Wish.WHOLE}]
+    found = compiled(
+        program, [datum(schema, one) for one in values], wanted=wanted, entries=[1] * len(rows)
+    )
+    for one, text in zip(values, found, strict=True):
+        expected = (
+            {n: told(one[n]) for n in ("b", "op", "c")} if one["op"] != "d" else {"a": one["a"]}
+        )
+        assert alike(json.loads(text), expected)
 
 
 def _is_text(text) -> bool:

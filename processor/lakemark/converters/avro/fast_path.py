@@ -6,6 +6,7 @@ in a stretch, it goes the general way: a record of another schema or form, a sch
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,10 +17,11 @@ import pyarrow as pa
 from lakemark.converters import compiler
 from lakemark.converters.avro.compiled import scan_changes
 from lakemark.converters.avro.framing import CONFLUENT, MAGIC, Framing
+from lakemark.converters.avro.instructions import Instructions, Unless, Wish, instructions
 from lakemark.converters.avro.known_schemas import KnownSchemas
-from lakemark.converters.avro.program import RECORD, Program
+from lakemark.converters.avro.program import Program
 from lakemark.converters.avro.schema_source import SchemaReference
-from lakemark.converters.avro.transcript import Room, transcript
+from lakemark.converters.avro.transcript import transcript
 from lakemark.converters.compiler import Bytes, Offsets, Whole
 from lakemark.converters.converter import Converter
 from lakemark.converters.record_schema import schema_of
@@ -30,13 +32,7 @@ from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 
 _MOST: Final = (1 << 31) - 1  # bytes of an Arrow array with 32 bit offsets
-_ROLES: Final[Mapping[str, int]] = {
-    "before": scan_changes.BEFORE,
-    "after": scan_changes.AFTER,
-    "source": scan_changes.SOURCE,
-    "op": scan_changes.OP,
-    "transaction": scan_changes.TRANSACTION,
-}
+_ENVELOPE_HAS: Final = frozenset({"before", "after", "source", "op"})
 _OF_SOURCE: Final = frozenset({"connector", "name", "snapshot", "db", "schema", "table", "ts_us"})
 _ANY_SIZE: Final = 1 << 62
 
@@ -190,8 +186,8 @@ def _keys(reading: Reading, names: _Column) -> pa.Array:
     if framed is None:
         return _binary(names.data, names.offsets)
     begins, ends = names.datums(first[: framed.begin])
-    program = reading.schemas.of(framed.reference).program
-    found = transcript(program, names.data, begins, ends)
+    steps = reading.schemas.of(framed.reference).steps
+    found = transcript(steps, names.data, begins, ends)
     _require(not found.bad.any())
     return _spread(found.text, found.offsets, names.some)
 
@@ -209,59 +205,44 @@ def _events(reading: Reading, values: _Column, names: _Column, plan: StretchPlan
         raise _SeveralFormsError
     program = reading.schemas.of(framed.reference).program
     begins, ends = values.datums(first[: framed.begin])
-    shape = _shape(program, plan.identity.connector)
+    steps = _of_events(program, plan.identity.connector)
+    if steps is None:
+        raise _SeveralFormsError
     some = values.some
     last = np.empty(len(some), np.bool_)
     scan_changes.newest(names.data, names.offsets, some, last)
-    spans = np.empty((len(begins), len(_ROLES) + 1), np.int64)
-    op = np.empty(len(begins), np.uint8)
-    room = Room(len(begins), int((ends - begins).sum()))
-    code = (program.code, program.links, program.texts)
-    data = values.data
-    noted = (room.doubles, room.holes, room.state)
-    _require(scan_changes.parts(data, begins, ends, *code, shape.roles, spans, op, *noted))
-    read = 0
-    while read < len(begins):
-        read = scan_changes.briefs(
-            data, ends, *code, shape.nodes, shape.wanted, spans, op, last[some], read, room.out,
-            room.offsets, room.doubles, room.holes, room.state,
-        )  # fmt: skip
-        _require(read >= 0 and (read == len(begins) or room.widen()))
-    return _spread(room.whole(), room.offsets, some)
+    older, _, newest = steps.entries
+    entries = np.where(last[some], newest, older)
+    found = transcript(steps, values.data, begins, ends, entries)
+    _require(not found.bad.any())
+    return _spread(found.text, found.offsets, some)
 
 
-class _Shape(NamedTuple):
-    """An envelope: what its fields are, its parts' types, the links of fields that are wanted."""
+@lru_cache(maxsize=512)
+def _of_events(program: Program, connector: str) -> Instructions | None:
+    """Return what reads older events, deletes and other newest events; None for no envelope.
 
-    roles: npt.NDArray[np.int64]
-    nodes: npt.NDArray[np.int64]
-    wanted: npt.NDArray[np.bool_]
-
-
-def _shape(program: Program, connector: str) -> _Shape:
-    """Return the shape of an envelope.
-
-    Raises:
-        _SeveralFormsError: it is none.
+    Of a source block and a transaction the fields are written that a position has, and of the
+    images those of each key's newest event. An older event of the same key only says which
+    operation it is, where it stands and which images it has: they have no members. That an event
+    is a delete, whose image is the one before, is known when its operation is read.
     """
     fields = program.fields()
-    _require(len(fields) == len(program.nodes[0].names))
-    _require(fields.keys() >= {"before", "after", "source", "op"})
+    if not fields.keys() >= _ENVELOPE_HAS or len(fields) < len(program.nodes[0].names):
+        return None
     of_source, of_transaction = positions.fields_of(connector)
-    parts = {"source": _OF_SOURCE | of_source.keys(), "transaction": frozenset(of_transaction)}
-    nodes = np.full(len(_ROLES) + 1, -1, np.int64)
-    wanted = np.zeros(len(program.links), np.bool_)
-    for name, role in _ROLES.items():
-        if name in fields and parts.get(name, True):
-            nodes[role] = fields[name]
-    for name, some in parts.items():
-        record = program.branch(fields.get(name, 0))
-        if name in fields and program.nodes[record].kind == RECORD:
-            start = int(program.code[record, 1])
-            for at, field in enumerate(program.nodes[record].names):
-                wanted[start + at] = field in some
-    roles = np.array([_ROLES.get(name, scan_changes.OTHER) for name in fields], np.int64)
-    return _Shape(roles, nodes, wanted)
+    brief, whole = Wish.BRIEF, Wish.WHOLE
+    older: dict[str, Any] = {
+        "before": brief,
+        "after": brief,
+        "source": dict.fromkeys(_OF_SOURCE | of_source.keys(), whole),
+        "op": whole,
+    }
+    if of_transaction:
+        older["transaction"] = dict.fromkeys(of_transaction, whole)
+    deleted = {**older, "before": whole}
+    newest = {**older, "after": whole, "op": Unless("d", 1)}
+    return instructions(program, older, deleted, newest)
 
 
 def _spread(text: Bytes, offsets: npt.NDArray[Any], some: npt.NDArray[np.bool_]) -> pa.Array:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from lakemark.converters.avro.connect_schema import connect_schema
+from lakemark.converters.avro.instructions import Instructions, instructions
 from lakemark.converters.avro.program import Program, SchemaError, program_of
 from lakemark.converters.avro.schema_source import SchemaReference, SchemaSource
 from lakemark.errors import TableError
@@ -20,11 +21,13 @@ class Form:
     """One schema.
 
     Attributes:
-        program: reads and writes datums.
+        program: its types.
+        steps: read a datum as a whole.
         connect: its Connect schema as JSON, as the ``schema`` member of a wrapped record has it.
     """
 
     program: Program
+    steps: Instructions
     connect: bytes
 
     @property
@@ -58,7 +61,9 @@ class KnownSchemas:
 def _form(text: str, reference: SchemaReference) -> Form:
     try:
         schema: Any = msgspec.json.decode(text)
-        return Form(program_of(schema), msgspec.json.encode(connect_schema(schema)))
+        program = program_of(schema)
+        connect = msgspec.json.encode(connect_schema(schema))
+        return Form(program, instructions(program), connect)
     except (msgspec.MsgspecError, SchemaError, RecursionError) as error:
         raise TableError(
             f"the schema of {reference.kind} {reference.number} cannot be read: {error}",

@@ -103,7 +103,7 @@ def _texts(form: Form, datums: list[tuple[bytes, int]]) -> list[bytes | None]:
     ends = np.cumsum([len(raw) for raw, _ in datums], dtype=np.int64)
     begins = ends - np.array([len(raw) - begin for raw, begin in datums], np.int64)
     data = np.frombuffer(b"".join([raw for raw, _ in datums]), np.uint8)
-    found = transcript(form.program, data, begins, ends)
+    found = transcript(form.steps, data, begins, ends)
     return [found.at(index) for index in range(len(datums))]
 
 

@@ -1,17 +1,12 @@
-"""A writer's schema as a program: what is read one after the other, for loops without recursion.
+"""A writer's schema as a program: the types of what is read one after the other.
 
-The program is data, so that no schema has to be compiled. Names that the converter had to adjust
+`instructions` are made of it. Names that the converter had to adjust
 are those of the source again, where the schema has them (`column.propagate.source.type`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Final
-
-import msgspec
-import numpy as np
-import numpy.typing as npt
 
 NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE, BYTES, STRING = range(8)
 FIXED, ENUM, UNION, RECORD, ARRAY, MAP = range(8, 14)
@@ -53,41 +48,11 @@ class Node:
     parts: list[int] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Program:
     """A schema's types; the first one is that of a datum."""
 
     nodes: list[Node]
-
-    @cached_property
-    def code(self) -> npt.NDArray[np.int64]:
-        """Kind, first link, number of links and size of each node."""
-        rows, links = [], 0
-        for node in self.nodes:
-            count = max(len(node.names), len(node.parts))
-            rows.append((node.kind, links, count, node.size))
-            links += count
-        return _fixed(np.array(rows, np.int64).reshape(-1, 4))
-
-    @cached_property
-    def links(self) -> npt.NDArray[np.int64]:
-        """Node, and begin and size of the JSON before its value, of each link: see `texts`."""
-        rows, at = [], 0
-        for node, texts in zip(self.nodes, self._texts, strict=True):
-            for place, text in enumerate(texts):
-                part = node.parts[place] if node.parts else -1
-                rows.append((part, at, len(text)))
-                at += len(text)
-        return _fixed(np.array(rows, np.int64).reshape(-1, 3))
-
-    @cached_property
-    def texts(self) -> npt.NDArray[np.uint8]:
-        """The JSON of names, one behind the other."""
-        return _fixed(np.frombuffer(b"".join(t for texts in self._texts for t in texts), np.uint8))
-
-    @property
-    def _texts(self) -> list[list[bytes]]:
-        return [_texts_of(node) for node in self.nodes]
 
     def fields(self, node: int = 0) -> dict[str, int]:
         """Return the nodes of a record's fields, by name; none of anything else."""
@@ -99,20 +64,6 @@ class Program:
         one = self.nodes[node]
         some = [part for part in one.parts if self.nodes[part].kind != NULL]
         return some[0] if one.kind == UNION and len(some) == 1 else node
-
-
-def _fixed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    array.flags.writeable = False
-    return array
-
-
-def _texts_of(node: Node) -> list[bytes]:
-    if node.kind == RECORD:
-        names = map(msgspec.json.encode, node.names)
-        return [(b"," if at else b"{") + name + b":" for at, name in enumerate(names)]
-    if node.kind == ENUM:
-        return [*map(msgspec.json.encode, node.names)]
-    return [b""] * len(node.parts)
 
 
 def program_of(schema: Any) -> Program:

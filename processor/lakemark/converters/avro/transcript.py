@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.converters.avro.compiled import scan_datums
-from lakemark.converters.avro.program import Program
+from lakemark.converters.avro.instructions import Instructions
 from lakemark.converters.compiler import Bytes, Whole
 
 _FIRST_ROOM: Final = 1 << 16
@@ -43,14 +43,14 @@ class Room:
 
     Attributes:
         out: JSON.
-        doubles, holes, state: see `scan_datums.datum`.
+        fractions, holes, state: see `scan_datums.datum`.
         offsets: where the JSON of each record begins, and the end of the last.
     """
 
     def __init__(self, records: int, size: int) -> None:
         self.out = np.empty(_FIRST_ROOM + 4 * size, np.uint8)
-        self.doubles = np.empty(64 + size // 16, np.float64)
-        self.holes = np.empty(len(self.doubles), np.int64)
+        self.fractions = np.empty(64 + size // 16, np.uint64)
+        self.holes = np.empty(len(self.fractions), np.int64)
         self.state = np.zeros(1, np.int64)
         self.offsets = np.zeros(records + 1, np.int64)
 
@@ -59,15 +59,15 @@ class Room:
         if len(self.out) >= MOST_ROOM:
             return False
         self.out = _twice(self.out)
-        self.doubles, self.holes = _twice(self.doubles), _twice(self.holes)
+        self.fractions, self.holes = _twice(self.fractions), _twice(self.holes)
         return True
 
     def whole(self) -> Bytes:
         """Return the JSON, with its numbers that have a fraction; `offsets` are those of it."""
-        count = int(self.state[scan_datums.DOUBLES])
+        count = int(self.state[scan_datums.FRACTIONS])
         if not count:
             return self.out[: self.offsets[-1]]
-        pieces = _fractions(self.doubles[:count], (self.holes[:count] & 1).astype(bool))
+        pieces = _texts(self.fractions[:count], (self.holes[:count] & 1).astype(bool))
         _, ends, data = pieces.buffers()
         ends = np.frombuffer(ends, np.int32)[1 : count + 1].astype(np.int64)
         text = np.empty(int(self.offsets[-1]) + int(ends[-1]) - count, np.uint8)
@@ -82,12 +82,11 @@ def _twice(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return wider
 
 
-def _fractions(values: npt.NDArray[np.float64], short: npt.NDArray[np.bool_]) -> pa.StringArray:
+def _texts(bits: npt.NDArray[np.uint64], short: npt.NDArray[np.bool_]) -> pa.StringArray:
     """The JSON of numbers: the fewest digits that give the same number of their size again."""
-    texts = pa.array(values).cast(pa.string())
+    texts = pa.array(bits.view(np.float64)).cast(pa.string())
     if short.any():
-        with np.errstate(over="ignore"):
-            narrow = pa.array(values.astype(np.float32)).cast(pa.string())
+        narrow = pa.array(bits.astype(np.uint32).view(np.float32)).cast(pa.string())
         texts = pc.if_else(pa.array(short), narrow, texts)
     whole = pc.match_substring_regex(texts, _WHOLE)
     if pc.any(whole).as_py():
@@ -97,22 +96,27 @@ def _fractions(values: npt.NDArray[np.float64], short: npt.NDArray[np.bool_]) ->
     return texts
 
 
-def transcript(program: Program, data: Bytes, begins: Whole, ends: Whole) -> Transcript:
+def transcript(
+    steps: Instructions, data: Bytes, begins: Whole, ends: Whole, entries: Whole | None = None
+) -> Transcript:
     """Return the JSON of datums of one schema. Never raises, whatever the bytes are.
 
     Args:
-        program: of the schema.
+        steps: for the schema.
         data: bytes with all of them.
         begins: where each begins.
         ends: where each ends.
+        entries: the first instruction of each; else the first one's entry.
     """
     room = Room(len(begins), int((ends - begins).sum()))
     bad = np.zeros(len(begins), np.bool_)
+    if entries is None:
+        entries = np.full(len(begins), steps.entries[0], np.int64)
     read = 0
     while True:
         read = scan_datums.datums(
-            data, begins, ends, program.code, program.links, program.texts, read, room.out,
-            room.offsets, room.doubles, room.holes, room.state, bad,
+            data, begins, ends, entries, steps.code, steps.links, steps.texts, read, room.out,
+            room.offsets, room.fractions, room.holes, room.state, bad,
         )  # fmt: skip
         if read == len(begins):
             return Transcript(room.whole(), room.offsets, bad)

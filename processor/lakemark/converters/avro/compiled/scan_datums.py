@@ -1,30 +1,49 @@
 """Datums of Avro as the JSON that Connect's converter writes of the same values, compiled.
 
-One loop follows the program of any schema (`program`); nothing here makes a Python object, and
-nothing reads past a datum's end, whatever the bytes are. Texts are copied as they are: who reads
-the JSON finds those that are no UTF-8. Decimals, bytes and fixed are base64, as Connect has them.
-Numbers with a fraction stand as a zero at first: their places are noted, and `filled` puts them in.
+One loop follows the instructions of any schema (`instructions`). It is one function, as a call that
+takes arrays takes longer than most values do. Nothing here makes a Python object, and nothing reads
+past a datum's end, whatever the bytes are. Texts are copied as they are: who reads the JSON finds
+those that are no UTF-8. Decimals, bytes and fixed are base64, as Connect has them. Numbers with a
+fraction stand as a zero at first: their places are noted, and `filled` puts them in.
 """
 
 from typing import Any, Final
 
 import numpy as np
 
-from lakemark.converters.avro.program import (
-    ARRAY,
-    BOOLEAN,
-    BYTES,
-    DOUBLE,
-    ENUM,
-    FIXED,
-    FLOAT,
-    INT,
-    LONG,
-    MAP,
-    NULL,
-    RECORD,
-    STRING,
-    UNION,
+from lakemark.converters.avro.instructions import (
+    ARGUMENT,
+    BEGIN,
+    CALL,
+    COUNT,
+    END,
+    ENTRIES,
+    FIRST,
+    KIND,
+    NEXT,
+    NEXT_ITEM,
+    NUMBERED,
+    OP,
+    PAST_BOOLEAN,
+    PAST_ENUM,
+    PAST_FIXED,
+    PAST_INT,
+    PAST_SIZED,
+    PUT_BOOLEAN,
+    PUT_BYTES,
+    PUT_DOUBLE,
+    PUT_ENUM,
+    PUT_FIXED,
+    PUT_FLOAT,
+    PUT_INT,
+    PUT_LONG,
+    PUT_STRING,
+    PUT_UNLESS,
+    RETURN,
+    SIZE,
+    TEXT,
+    UNION_OF,
+    WRITTEN,
 )
 from lakemark.converters.compiler import Bytes, Whole, compiled
 
@@ -36,41 +55,43 @@ DEEPEST: Final = 64
 """So many values may stand in each other."""
 ITEMS: Final = 1 << 16
 """So many items more than the datum has bytes are read: items may have none."""
-DOUBLES: Final = 0
+FRACTIONS: Final = 0
 """The place in `state` of the number of numbers with a fraction."""
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON = map(ord, '"\\,:')
-_OPEN, _CLOSE, _LIST, _END, _MINUS, _ZERO, _PAD = map(ord, "{}[]-0=")
+_MINUS, _ZERO, _PAD = map(ord, "-0=")
 _SPACE: Final = ord(" ")
-_NUMBER: Final = 20  # digits and a sign, at most
+_DIGITS: Final = 19  # of a whole number, at most
 _WIDEST: Final = 6  # bytes of an escaped one
 _MOST: Final = (1 << 31) - 1
+_MORE: Final = 0x80  # in a byte of a number: another one follows
 
 
 def _text(text: bytes) -> Bytes:
     return np.frombuffer(text, np.uint8)
 
 
-_NULL_TEXT, _TRUE, _FALSE, _EMPTY = map(_text, (b"null", b"true", b"false", b"{}"))
+_TRUE, _FALSE = map(_text, (b"true", b"false"))
 _HEX: Final = _text(b"0123456789abcdef")
 _ESCAPE: Final = _text(b"\\u00")
 _LETTERS: Final = _text(b"00000000btn0fr000000000000000000")
 """Behind the backslash, of the bytes below a space that have a letter."""
 _BASE64: Final = _text(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
+_TENS: Final = np.array([10**power for power in range(_DIGITS)], np.uint64)
 
 
 @compiled
-def number(data: Bytes, at: int, end: int) -> tuple[Any, int]:
-    """A whole number, and past it."""
+def _number(data: Bytes, at: int, end: int) -> tuple[Any, int]:
+    """A whole number, and past it; -1 where there is none."""
     found = np.uint64(0)
     shift = np.uint64(0)
     while at < end:
         byte = np.uint64(data[at])
         at += 1
         if shift == np.uint64(63) and byte > np.uint64(1):
-            return np.int64(0), -1
+            break
         found |= (byte & np.uint64(0x7F)) << shift
-        if byte < np.uint64(0x80):
+        if byte < np.uint64(_MORE):
             half = np.int64(found >> np.uint64(1))
             return (half ^ -np.int64(found & np.uint64(1))), at
         shift += np.uint64(7)
@@ -81,65 +102,27 @@ def number(data: Bytes, at: int, end: int) -> tuple[Any, int]:
 
 @compiled
 def _block(data: Bytes, at: int, end: int) -> tuple[Any, int]:
-    """The number of items of a block, and where its first one begins."""
-    count, at = number(data, at, end)
+    """The number of items of a block, and where its first one begins; -1 where there is none."""
+    count, at = _number(data, at, end)
     if at >= 0 and count < 0:
         count = -count
-        size, at = number(data, at, end)
+        size, at = _number(data, at, end)
         if at >= 0 and (size < 0 or size > end - at):
             return count, -1
     return count, -1 if count < 0 else at
 
 
 @compiled
-def _past(data: Bytes, at: int, end: int, kind: int, size: int, links: int) -> int:
-    """Past a value that has no others in it."""
-    if kind == NULL:
-        return at
-    if kind == BOOLEAN:
-        return at + 1 if at < end and data[at] <= 1 else BAD
-    if kind == FLOAT:
-        return at + 4 if end - at >= 4 else BAD
-    if kind == DOUBLE:
-        return at + 8 if end - at >= 8 else BAD
-    if kind == FIXED:
-        return at + size if end - at >= size else BAD
-    count, at = number(data, at, end)
-    if at < 0:
-        return BAD
-    if kind == INT:
-        return at if -_MOST - 1 <= count <= _MOST else BAD
-    if kind == LONG:
-        return at
-    if kind == ENUM:
-        return at if 0 <= count < links else BAD
-    return at + count if 0 <= count <= end - at else BAD
-
-
-@compiled
-def put(out: Bytes, to: int, text: Bytes, begin: int, size: int) -> int:
-    """Past a piece of `text` that is put here; `FULL` where there is no room."""
-    if out.size - to < size:
-        return FULL
-    for i in range(size):
-        out[to + i] = text[begin + i]
-    return to + size
-
-
-@compiled
 def _put_number(out: Bytes, to: int, value: int) -> int:
-    if out.size - to < _NUMBER:
-        return FULL
+    """Past a whole number; there is room."""
     left = np.uint64(value)
     if value < 0:
         out[to] = _MINUS
         to += 1
         left = np.uint64(0) - left
     digits = 1
-    more = left // np.uint64(10)
-    while more:
+    while digits < _DIGITS and left >= _TENS[digits]:
         digits += 1
-        more //= np.uint64(10)
     for i in range(digits):
         out[to + digits - 1 - i] = _ZERO + left % np.uint64(10)
         left //= np.uint64(10)
@@ -148,37 +131,31 @@ def _put_number(out: Bytes, to: int, value: int) -> int:
 
 @compiled
 def _put_text(out: Bytes, to: int, data: Bytes, at: int, end: int) -> int:
-    if out.size - to < _WIDEST * (end - at) + 2:
-        return FULL
+    """Past a text; there is room."""
     out[to] = _QUOTE
     to += 1
     for i in range(at, end):
         byte = data[i]
-        if byte == _QUOTE or byte == _BACKSLASH:
+        if byte >= _SPACE and byte != _QUOTE and byte != _BACKSLASH:
+            out[to] = byte
+            to += 1
+        elif byte >= _SPACE or _LETTERS[byte] != _ZERO:
             out[to] = _BACKSLASH
-            out[to + 1] = byte
+            out[to + 1] = byte if byte >= _SPACE else _LETTERS[byte]
             to += 2
-        elif byte < _SPACE and _LETTERS[byte] != _ZERO:
-            out[to] = _BACKSLASH
-            out[to + 1] = _LETTERS[byte]
-            to += 2
-        elif byte < _SPACE:
+        else:
             for k in range(_ESCAPE.size):
                 out[to + k] = _ESCAPE[k]
             out[to + 4] = _HEX[byte >> 4]
             out[to + 5] = _HEX[byte & 15]
             to += _WIDEST
-        else:
-            out[to] = byte
-            to += 1
     out[to] = _QUOTE
     return to + 1
 
 
 @compiled
 def _put_base64(out: Bytes, to: int, data: Bytes, at: int, end: int) -> int:
-    if out.size - to < (end - at + 2) // 3 * 4 + 2:
-        return FULL
+    """Past bytes; there is room."""
     out[to] = _QUOTE
     to += 1
     while at < end:
@@ -197,172 +174,189 @@ def _put_base64(out: Bytes, to: int, data: Bytes, at: int, end: int) -> int:
 
 
 @compiled
-def _put_scalar(
-    data: Bytes,
-    at: int,
-    past: int,
-    kind: int,
-    first: int,
-    links: Whole,
-    texts: Bytes,
-    out: Bytes,
-    to: int,
-    doubles: Any,
-    holes: Whole,
-    state: Whole,
-) -> Any:
-    """The value between two places, which is one that has no others in it."""
-    if kind == NULL:
-        return put(out, to, _NULL_TEXT, 0, 4)
-    if kind == BOOLEAN:
-        return put(out, to, _TRUE, 0, 4) if data[at] else put(out, to, _FALSE, 0, 5)
-    if kind == INT or kind == LONG:
-        value, _ = number(data, at, past)
-        return _put_number(out, to, value)
-    if kind == STRING or kind == BYTES:
-        _, at = number(data, at, past)
-        if kind == STRING:
-            return _put_text(out, to, data, at, past)
-        return _put_base64(out, to, data, at, past)
-    if kind == FIXED:
-        return _put_base64(out, to, data, at, past)
-    if kind == ENUM:
-        which, at = number(data, at, past)
-        return put(out, to, texts, links[first + which, 1], links[first + which, 2])
-    count = state[DOUBLES]
-    if count >= holes.size:
-        return FULL
-    if to == out.size:
-        return FULL
-    raw = data[at:past].copy()
-    doubles[count] = raw.view(np.float64)[0] if kind == DOUBLE else raw.view(np.float32)[0]
-    holes[count] = 2 * to + (kind == FLOAT)
-    state[DOUBLES] = count + 1
-    out[to] = _ZERO
-    return to + 1
+def _put_boolean(out: Bytes, to: int, truth: Any) -> int:
+    """Past a truth value; there is room."""
+    text = _TRUE if truth else _FALSE
+    for i in range(text.size):
+        out[to + i] = text[i]
+    return to + text.size
+
+
+@compiled
+def _bits(data: Bytes, at: int, size: int) -> Any:
+    """Bytes as a number without a sign, the lowest first."""
+    found = np.uint64(0)
+    for i in range(size):
+        found |= np.uint64(data[at + i]) << np.uint64(8 * i)
+    return found
 
 
 @compiled
 def datum(
     data: Bytes,
-    at: int,
+    begin: int,
     end: int,
+    entry: int,
     code: Whole,
     links: Whole,
     texts: Bytes,
-    node: int,
     out: Bytes,
-    to: int,
-    doubles: Any,
+    start: int,
+    fractions: Any,
     holes: Whole,
     state: Whole,
     stack: Whole,
-) -> tuple[int, int]:
-    """Past a datum, and past its JSON.
+) -> int:
+    """Write the JSON of a datum.
 
     Args:
-        data, at, end: where it is.
-        code, links, texts: of its program.
-        node: its type.
-        out, to: get the JSON, and where; an `out` without room for a byte gets nothing.
-        doubles, holes: get the numbers with a fraction, and twice the place in `out` of the zero
-            of each, one more for those of four bytes, which have fewer digits.
+        data, begin, end: where it is.
+        entry: its first instruction.
+        code, links, texts: see `Instructions`.
+        out, start: get the JSON, and where.
+        fractions, holes: get the numbers with a fraction, as bits, and twice the place in `out` of
+            the zero of each, one more for those of four bytes, which have fewer digits.
         state: has the number of those.
         stack: a row for each of the `DEEPEST` values that may stand in each other.
 
     Returns:
-        `BAD` first where this is no such datum, `FULL` where there is no room.
+        The end of the JSON; `BAD` where this is no such datum, `FULL` where there is no room.
     """
-    quiet = out.size == 0
+    room = out.size
+    at, to, step = begin, start, entry
+    items = end - begin + ITEMS
     depth = 0
-    items = end - at + ITEMS
+    kept = state[FRACTIONS]
     while True:
-        kind = code[node, 0]
-        first = code[node, 1]
-        if kind == UNION:
-            branch, at = number(data, at, end)
-            if at < 0 or branch < 0 or branch >= code[node, 2]:
-                return BAD, to
-            node = links[first + branch, 0]
-            continue
-        if kind >= RECORD and not (kind == RECORD and code[node, 2] == 0):
-            if depth == DEEPEST:
-                return BAD, to
-            stack[depth, 0] = node
-            stack[depth, 1] = 0
-            depth += 1
-            if kind != RECORD and not quiet:
-                if to == out.size:
-                    return FULL, to
-                out[to] = _LIST if kind == ARRAY else _OPEN
-                to += 1
-        elif kind == RECORD:
-            if not quiet:
-                to = put(out, to, _EMPTY, 0, 2)
-                if to < 0:
-                    return FULL, to
-        else:
-            past = _past(data, at, end, kind, code[node, 3], code[node, 2])
-            if past < 0:
-                return BAD, to
-            if not quiet:
-                to = _put_scalar(
-                    data, at, past, kind, first, links, texts, out, to, doubles, holes, state
-                )
-                if to < 0:
-                    return FULL, to
-            at = past
-        # A value has ended, or one that has others in it has begun: what comes next?
-        while depth:
-            node = stack[depth - 1, 0]
-            first = code[node, 1]
-            kind = code[node, 0]
-            done = stack[depth - 1, 1]
-            if kind == RECORD:
-                if done < code[node, 2]:
-                    stack[depth - 1, 1] = done + 1
-                    if not quiet:
-                        to = put(out, to, texts, links[first + done, 1], links[first + done, 2])
-                        if to < 0:
-                            return FULL, to
-                    node = links[first + done, 0]
-                    break
+        op = code[step, OP]
+        first, size = code[step, TEXT], code[step, SIZE]
+        if size:
+            if room - to < size:
+                return FULL
+            for i in range(size):
+                out[to + i] = texts[first + i]
+            to += size
+        value: Any = np.int64(0)
+        if op <= NUMBERED:
+            if at < end and data[at] < _MORE:
+                value = np.int64(data[at])
+                value = (value >> 1) ^ -(value & 1)
+                at += 1
             else:
-                # Twice the items that are left of the block, one more after the first of all.
-                left = done >> 1
-                if left == 0:
-                    left, at = _block(data, at, end)
-                    if at < 0 or left > items:
-                        return BAD, to
-                    items -= left
-                if left > 0:
-                    stack[depth - 1, 1] = 2 * (left - 1) + 1
-                    if done & 1 and not quiet:
-                        if to == out.size:
-                            return FULL, to
-                        out[to] = _COMMA
-                        to += 1
-                    if kind == MAP:
-                        size, at = number(data, at, end)
-                        if at < 0 or size < 0 or size > end - at:
-                            return BAD, to
-                        if not quiet:
-                            to = _put_text(out, to, data, at, at + size)
-                            if to < 0 or to == out.size:
-                                return FULL, to
-                            out[to] = _COLON
-                            to += 1
-                        at += size
-                    node = links[first, 0]
-                    break
-            depth -= 1
-            if not quiet:
-                if to == out.size:
-                    return FULL, to
-                out[to] = _END if kind == ARRAY else _CLOSE
+                value, at = _number(data, at, end)
+                if at < 0:
+                    return BAD
+        following: Any = code[step, NEXT]
+        if op == UNION_OF:
+            if value < 0 or value >= code[step, COUNT]:
+                return BAD
+            following = links[code[step, FIRST] + value, 0]
+        elif op == PAST_SIZED:
+            if value < 0 or value > end - at:
+                return BAD
+            at += value
+        elif op == PUT_LONG or op == PUT_INT or op == PAST_INT:
+            if op != PUT_LONG and (value < -_MOST - 1 or value > _MOST):
+                return BAD
+            if op != PAST_INT:
+                if room - to <= _DIGITS:
+                    return FULL
+                to = _put_number(out, to, value)
+        elif op == PUT_STRING or op == PUT_UNLESS or op == PUT_BYTES:
+            if value < 0 or value > end - at:
+                return BAD
+            if op == PUT_UNLESS and value == 1 and data[at] == code[step, KIND]:
+                following = code[step, ARGUMENT]
+                at, to, depth, items = begin, start, 0, end - begin + ITEMS
+                state[FRACTIONS] = kept
+            else:
+                if room - to < _WIDEST * value + 2:
+                    return FULL
+                if op == PUT_BYTES:
+                    to = _put_base64(out, to, data, at, at + value)
+                else:
+                    to = _put_text(out, to, data, at, at + value)
+                at += value
+        elif op == PAST_ENUM or op == PUT_ENUM:
+            if value < 0 or value >= code[step, COUNT]:
+                return BAD
+            if op == PUT_ENUM:
+                first, size = links[code[step, FIRST] + value]
+                if room - to < size:
+                    return FULL
+                for i in range(size):
+                    out[to + i] = texts[first + i]
+                to += size
+        elif op == PAST_BOOLEAN or op == PUT_BOOLEAN:
+            if at == end or data[at] > 1:
+                return BAD
+            if op == PUT_BOOLEAN:
+                if room - to < _FALSE.size:
+                    return FULL
+                to = _put_boolean(out, to, data[at])
+            at += 1
+        elif PAST_FIXED <= op <= PUT_DOUBLE:
+            size = code[step, ARGUMENT]
+            if end - at < size:
+                return BAD
+            if op == PUT_FIXED:
+                if room - to < _WIDEST * size + 2:
+                    return FULL
+                to = _put_base64(out, to, data, at, at + size)
+            elif op != PAST_FIXED:
+                count = state[FRACTIONS]
+                if count >= holes.size or to == room:
+                    return FULL
+                fractions[count] = _bits(data, at, size)
+                holes[count] = 2 * to + (op == PUT_FLOAT)
+                state[FRACTIONS] = count + 1
+                out[to] = _ZERO
                 to += 1
-        else:
-            return at, to
+            at += size
+        elif op == CALL or op == BEGIN:
+            if depth == DEEPEST:
+                return BAD
+            stack[depth, 0], stack[depth, 1] = following, 0
+            if op == CALL:
+                following = code[step, ARGUMENT]
+            else:
+                stack[depth, 0] = 0
+            depth += 1
+        elif op == RETURN:
+            depth -= 1
+            following = stack[depth, 0]
+        elif op == NEXT_ITEM:
+            left, some = stack[depth - 1]
+            kind = code[step, KIND]
+            if left == 0:
+                left, at = _block(data, at, end)
+                if at < 0 or left > items:
+                    return BAD
+                items -= left
+            if left == 0:
+                depth -= 1
+                following = code[step, ARGUMENT]
+            else:
+                stack[depth - 1, 0], stack[depth - 1, 1] = left - 1, 1
+                if some and kind & WRITTEN:
+                    if to == room:
+                        return FULL
+                    out[to] = _COMMA
+                    to += 1
+                if kind & ENTRIES:
+                    size, at = _number(data, at, end)
+                    if at < 0 or size < 0 or size > end - at:
+                        return BAD
+                    if kind & WRITTEN:
+                        if room - to <= _WIDEST * size + 2:
+                            return FULL
+                        to = _put_text(out, to, data, at, at + size)
+                        out[to] = _COLON
+                        to += 1
+                    at += size
+        elif op == END:
+            return to if at == end else BAD
+        step = following
 
 
 @compiled
@@ -370,26 +364,28 @@ def datums(
     data: Bytes,
     begins: Whole,
     ends: Whole,
+    entries: Whole,
     code: Whole,
     links: Whole,
     texts: Bytes,
     begun: int,
     out: Bytes,
     offsets: Whole,
-    doubles: Any,
+    fractions: Any,
     holes: Whole,
     state: Whole,
     bad: Any,
 ) -> int:
-    """The JSON of datums of one schema, one behind the other.
+    """Write the JSON of datums of one schema, one behind the other.
 
     Args:
         data, begins, ends: where they are.
-        code, links, texts: of their program.
+        entries: the first instruction of each.
+        code, links, texts: see `Instructions`.
         begun: the first one to read; all before it are in `out`.
         out: gets the JSON.
         offsets: gets where the JSON of each begins, and the end of the last; has that of `begun`.
-        doubles, holes, state: see `datum`.
+        fractions, holes, state: see `datum`.
         bad: gets True for those that are no datums; they have no JSON.
 
     Returns:
@@ -397,19 +393,17 @@ def datums(
     """
     stack = np.empty((DEEPEST, 2), np.int64)
     for one in range(begun, begins.size):
-        kept = state[DOUBLES]
-        at, to = datum(
-            data, begins[one], ends[one], code, links, texts, 0, out, offsets[one], doubles, holes,
-            state, stack,
+        kept = state[FRACTIONS]
+        to = datum(
+            data, begins[one], ends[one], entries[one], code, links, texts, out, offsets[one],
+            fractions, holes, state, stack,
         )  # fmt: skip
-        if at == FULL:
-            state[DOUBLES] = kept
+        if to < 0:
+            state[FRACTIONS] = kept
+        if to == FULL:
             return one
-        bad[one] = at != ends[one]
-        if bad[one]:
-            state[DOUBLES] = kept
-            to = offsets[one]
-        offsets[one + 1] = to
+        bad[one] = to == BAD
+        offsets[one + 1] = max(to, offsets[one])
     return begins.size
 
 
