@@ -63,8 +63,10 @@ _MINUS, _ZERO, _PAD = map(ord, "-0=")
 _SPACE: Final = ord(" ")
 _DIGITS: Final = 19  # of a whole number, at most
 _WIDEST: Final = 6  # bytes of an escaped one
+_SHORT: Final = 24  # bytes that a value has at most, or beside those of its text
 _MOST: Final = (1 << 31) - 1
 _MORE: Final = 0x80  # in a byte of a number: another one follows
+_BITS: Final = np.uint64(70)  # of a number's bytes, at most
 
 
 def _text(text: bytes) -> Bytes:
@@ -83,21 +85,15 @@ _TENS: Final = np.array([10**power for power in range(_DIGITS)], np.uint64)
 @compiled
 def _number(data: Bytes, at: int, end: int) -> tuple[Any, int]:
     """A whole number, and past it; -1 where there is none."""
-    found = np.uint64(0)
-    shift = np.uint64(0)
-    while at < end:
-        byte = np.uint64(data[at])
+    bits, shift, byte = np.uint64(0), np.uint64(0), np.uint64(_MORE)
+    while at < end and byte >= np.uint64(_MORE) and shift < _BITS:
+        byte = np.uint64(data[np.uint64(at)])
         at += 1
-        if shift == np.uint64(63) and byte > np.uint64(1):
-            break
-        found |= (byte & np.uint64(0x7F)) << shift
-        if byte < np.uint64(_MORE):
-            half = np.int64(found >> np.uint64(1))
-            return (half ^ -np.int64(found & np.uint64(1))), at
+        bits |= (byte & np.uint64(0x7F)) << shift
         shift += np.uint64(7)
-        if shift > np.uint64(63):
-            break
-    return np.int64(0), -1
+    if byte >= np.uint64(_MORE) or (shift == _BITS and byte > np.uint64(1)):
+        at = -1
+    return np.int64(bits >> np.uint64(1)) ^ -np.int64(bits & np.uint64(1)), at
 
 
 @compiled
@@ -123,8 +119,9 @@ def _put_number(out: Bytes, to: int, value: int) -> int:
     digits = 1
     while digits < _DIGITS and left >= _TENS[digits]:
         digits += 1
-    for i in range(digits):
-        out[to + digits - 1 - i] = _ZERO + left % np.uint64(10)
+    last = np.uint64(to + digits - 1)
+    for i in range(np.uint64(digits)):
+        out[last - i] = _ZERO + left % np.uint64(10)
         left //= np.uint64(10)
     return to + digits
 
@@ -134,10 +131,10 @@ def _put_text(out: Bytes, to: int, data: Bytes, at: int, end: int) -> int:
     """Past a text; there is room."""
     out[to] = _QUOTE
     to += 1
-    for i in range(at, end):
+    for i in range(np.uint64(at), np.uint64(end)):
         byte = data[i]
         if byte >= _SPACE and byte != _QUOTE and byte != _BACKSLASH:
-            out[to] = byte
+            out[np.uint64(to)] = byte
             to += 1
         elif byte >= _SPACE or _LETTERS[byte] != _ZERO:
             out[to] = _BACKSLASH
@@ -192,174 +189,6 @@ def _bits(data: Bytes, at: int, size: int) -> Any:
 
 
 @compiled
-def datum(
-    data: Bytes,
-    begin: int,
-    end: int,
-    entry: int,
-    code: Whole,
-    links: Whole,
-    texts: Bytes,
-    out: Bytes,
-    start: int,
-    fractions: Any,
-    holes: Whole,
-    state: Whole,
-    stack: Whole,
-) -> int:
-    """Write the JSON of a datum.
-
-    Args:
-        data, begin, end: where it is.
-        entry: its first instruction.
-        code, links, texts: see `Instructions`.
-        out, start: get the JSON, and where.
-        fractions, holes: get the numbers with a fraction, as bits, and twice the place in `out` of
-            the zero of each, one more for those of four bytes, which have fewer digits.
-        state: has the number of those.
-        stack: a row for each of the `DEEPEST` values that may stand in each other.
-
-    Returns:
-        The end of the JSON; `BAD` where this is no such datum, `FULL` where there is no room.
-    """
-    room = out.size
-    at, to, step = begin, start, entry
-    items = end - begin + ITEMS
-    depth = 0
-    kept = state[FRACTIONS]
-    while True:
-        op = code[step, OP]
-        first, size = code[step, TEXT], code[step, SIZE]
-        if size:
-            if room - to < size:
-                return FULL
-            for i in range(size):
-                out[to + i] = texts[first + i]
-            to += size
-        value: Any = np.int64(0)
-        if op <= NUMBERED:
-            if at < end and data[at] < _MORE:
-                value = np.int64(data[at])
-                value = (value >> 1) ^ -(value & 1)
-                at += 1
-            else:
-                value, at = _number(data, at, end)
-                if at < 0:
-                    return BAD
-        following: Any = code[step, NEXT]
-        if op == UNION_OF:
-            if value < 0 or value >= code[step, COUNT]:
-                return BAD
-            following = links[code[step, FIRST] + value, 0]
-        elif op == PAST_SIZED:
-            if value < 0 or value > end - at:
-                return BAD
-            at += value
-        elif op == PUT_LONG or op == PUT_INT or op == PAST_INT:
-            if op != PUT_LONG and (value < -_MOST - 1 or value > _MOST):
-                return BAD
-            if op != PAST_INT:
-                if room - to <= _DIGITS:
-                    return FULL
-                to = _put_number(out, to, value)
-        elif op == PUT_STRING or op == PUT_UNLESS or op == PUT_BYTES:
-            if value < 0 or value > end - at:
-                return BAD
-            if op == PUT_UNLESS and value == 1 and data[at] == code[step, KIND]:
-                following = code[step, ARGUMENT]
-                at, to, depth, items = begin, start, 0, end - begin + ITEMS
-                state[FRACTIONS] = kept
-            else:
-                if room - to < _WIDEST * value + 2:
-                    return FULL
-                if op == PUT_BYTES:
-                    to = _put_base64(out, to, data, at, at + value)
-                else:
-                    to = _put_text(out, to, data, at, at + value)
-                at += value
-        elif op == PAST_ENUM or op == PUT_ENUM:
-            if value < 0 or value >= code[step, COUNT]:
-                return BAD
-            if op == PUT_ENUM:
-                first, size = links[code[step, FIRST] + value]
-                if room - to < size:
-                    return FULL
-                for i in range(size):
-                    out[to + i] = texts[first + i]
-                to += size
-        elif op == PAST_BOOLEAN or op == PUT_BOOLEAN:
-            if at == end or data[at] > 1:
-                return BAD
-            if op == PUT_BOOLEAN:
-                if room - to < _FALSE.size:
-                    return FULL
-                to = _put_boolean(out, to, data[at])
-            at += 1
-        elif PAST_FIXED <= op <= PUT_DOUBLE:
-            size = code[step, ARGUMENT]
-            if end - at < size:
-                return BAD
-            if op == PUT_FIXED:
-                if room - to < _WIDEST * size + 2:
-                    return FULL
-                to = _put_base64(out, to, data, at, at + size)
-            elif op != PAST_FIXED:
-                count = state[FRACTIONS]
-                if count >= holes.size or to == room:
-                    return FULL
-                fractions[count] = _bits(data, at, size)
-                holes[count] = 2 * to + (op == PUT_FLOAT)
-                state[FRACTIONS] = count + 1
-                out[to] = _ZERO
-                to += 1
-            at += size
-        elif op == CALL or op == BEGIN:
-            if depth == DEEPEST:
-                return BAD
-            stack[depth, 0], stack[depth, 1] = following, 0
-            if op == CALL:
-                following = code[step, ARGUMENT]
-            else:
-                stack[depth, 0] = 0
-            depth += 1
-        elif op == RETURN:
-            depth -= 1
-            following = stack[depth, 0]
-        elif op == NEXT_ITEM:
-            left, some = stack[depth - 1]
-            kind = code[step, KIND]
-            if left == 0:
-                left, at = _block(data, at, end)
-                if at < 0 or left > items:
-                    return BAD
-                items -= left
-            if left == 0:
-                depth -= 1
-                following = code[step, ARGUMENT]
-            else:
-                stack[depth - 1, 0], stack[depth - 1, 1] = left - 1, 1
-                if some and kind & WRITTEN:
-                    if to == room:
-                        return FULL
-                    out[to] = _COMMA
-                    to += 1
-                if kind & ENTRIES:
-                    size, at = _number(data, at, end)
-                    if at < 0 or size < 0 or size > end - at:
-                        return BAD
-                    if kind & WRITTEN:
-                        if room - to <= _WIDEST * size + 2:
-                            return FULL
-                        to = _put_text(out, to, data, at, at + size)
-                        out[to] = _COLON
-                        to += 1
-                    at += size
-        elif op == END:
-            return to if at == end else BAD
-        step = following
-
-
-@compiled
 def datums(
     data: Bytes,
     begins: Whole,
@@ -385,19 +214,161 @@ def datums(
         begun: the first one to read; all before it are in `out`.
         out: gets the JSON.
         offsets: gets where the JSON of each begins, and the end of the last; has that of `begun`.
-        fractions, holes, state: see `datum`.
+        fractions, holes: get the numbers with a fraction, as bits, and twice the place in `out` of
+            the zero of each, one more for those of four bytes, which have fewer digits.
+        state: has the number of those.
         bad: gets True for those that are no datums; they have no JSON.
 
     Returns:
         The number of those that are read: where there was no room, one comes next.
     """
     stack = np.empty((DEEPEST, 2), np.int64)
+    room = out.size
     for one in range(begun, begins.size):
-        kept = state[FRACTIONS]
-        to = datum(
-            data, begins[one], ends[one], entries[one], code, links, texts, out, offsets[one],
-            fractions, holes, state, stack,
-        )  # fmt: skip
+        at, end, to = begins[one], ends[one], offsets[one]
+        step = np.uint64(entries[one])
+        items, depth, kept = end - at + ITEMS, 0, state[FRACTIONS]
+        while True:
+            op = code[step, OP]
+            size = code[step, SIZE]
+            if room - to < size + _SHORT:
+                to = FULL
+                break
+            here, there = np.uint64(to), np.uint64(code[step, TEXT])
+            for i in range(np.uint64(size)):
+                out[here + i] = texts[there + i]
+            to += size
+            value: Any = np.int64(0)
+            if op <= NUMBERED:
+                if at < end and data[np.uint64(at)] < _MORE:
+                    value = np.int64(data[np.uint64(at)])
+                    value = (value >> 1) ^ -(value & 1)
+                    at += 1
+                else:
+                    value, at = _number(data, at, end)
+                    if at < 0:
+                        to = BAD
+                        break
+            following: Any = code[step, NEXT]
+            if op == UNION_OF:
+                if value < 0 or value >= code[step, COUNT]:
+                    to = BAD
+                    break
+                following = links[code[step, FIRST] + value, 0]
+            elif op == PAST_SIZED:
+                if value < 0 or value > end - at:
+                    to = BAD
+                    break
+                at += value
+            elif op == PUT_LONG or op == PUT_INT or op == PAST_INT:
+                if op != PUT_LONG and (value < -_MOST - 1 or value > _MOST):
+                    to = BAD
+                    break
+                if op != PAST_INT:
+                    to = _put_number(out, to, value)
+            elif op == PUT_STRING or op == PUT_UNLESS or op == PUT_BYTES:
+                if value < 0 or value > end - at:
+                    to = BAD
+                    break
+                if op == PUT_UNLESS and value == 1 and data[at] == code[step, KIND]:
+                    following = code[step, ARGUMENT]
+                    at, to, depth = begins[one], offsets[one], 0
+                    items = end - at + ITEMS
+                    state[FRACTIONS] = kept
+                else:
+                    if room - to < _WIDEST * value + _SHORT:
+                        to = FULL
+                        break
+                    if op == PUT_BYTES:
+                        to = _put_base64(out, to, data, at, at + value)
+                    else:
+                        to = _put_text(out, to, data, at, at + value)
+                    at += value
+            elif op == PAST_ENUM or op == PUT_ENUM:
+                if value < 0 or value >= code[step, COUNT]:
+                    to = BAD
+                    break
+                if op == PUT_ENUM:
+                    first, size = links[code[step, FIRST] + value]
+                    if room - to < size:
+                        to = FULL
+                        break
+                    for i in range(size):
+                        out[to + i] = texts[first + i]
+                    to += size
+            elif op == PAST_BOOLEAN or op == PUT_BOOLEAN:
+                if at == end or data[at] > 1:
+                    to = BAD
+                    break
+                if op == PUT_BOOLEAN:
+                    to = _put_boolean(out, to, data[at])
+                at += 1
+            elif PAST_FIXED <= op <= PUT_DOUBLE:
+                size = code[step, ARGUMENT]
+                if end - at < size:
+                    to = BAD
+                    break
+                if op == PUT_FIXED:
+                    if room - to < _WIDEST * size + _SHORT:
+                        to = FULL
+                        break
+                    to = _put_base64(out, to, data, at, at + size)
+                elif op != PAST_FIXED:
+                    count = state[FRACTIONS]
+                    if count == holes.size:
+                        to = FULL
+                        break
+                    fractions[count] = _bits(data, at, size)
+                    holes[count] = 2 * to + (op == PUT_FLOAT)
+                    state[FRACTIONS] = count + 1
+                    out[to] = _ZERO
+                    to += 1
+                at += size
+            elif op == CALL or op == BEGIN:
+                if depth == DEEPEST:
+                    to = BAD
+                    break
+                # Where to go on after a routine, or the items left of a block; whether one came.
+                stack[depth, 0], stack[depth, 1] = following if op == CALL else 0, 0
+                following = code[step, ARGUMENT] if op == CALL else following
+                depth += 1
+            elif op == RETURN:
+                depth -= 1
+                following = stack[depth, 0]
+            elif op == NEXT_ITEM:
+                left, some = stack[depth - 1]
+                kind = code[step, KIND]
+                if left == 0:
+                    left, at = _block(data, at, end)
+                    if at < 0 or left > items:
+                        to = BAD
+                        break
+                    items -= left
+                if left == 0:
+                    depth -= 1
+                    following = code[step, ARGUMENT]
+                else:
+                    stack[depth - 1, 0], stack[depth - 1, 1] = left - 1, 1
+                    if some and kind & WRITTEN:
+                        out[to] = _COMMA
+                        to += 1
+                    if kind & ENTRIES:
+                        size, at = _number(data, at, end)
+                        if at < 0 or size < 0 or size > end - at:
+                            to = BAD
+                            break
+                        if kind & WRITTEN:
+                            if room - to < _WIDEST * size + _SHORT:
+                                to = FULL
+                                break
+                            to = _put_text(out, to, data, at, at + size)
+                            out[to] = _COLON
+                            to += 1
+                        at += size
+            elif op == END:
+                to = to if at == end else BAD
+                break
+            step = np.uint64(following)
         if to < 0:
             state[FRACTIONS] = kept
         if to == FULL:
