@@ -12,6 +12,7 @@ every partition too. Each event is a transaction of its own.
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -73,24 +74,26 @@ class Form:
         schema: of the tables; in MariaDB, their database.
         source: the members `source` and `transaction` of an event, by its number, its time in
             milliseconds, its table, and whether fields are in it that no pipeline reads.
+        label: how reports tell it from PostgreSQL's in JSON.
     """
 
     connector: str
     name: str
     schema: str
     source: Callable[[int, int, str, bool], str]
+    label: str = ""
 
     def topic_of(self, table: str) -> str:
         """The topic that the connector would write a table's events to."""
         return f"{self.name}.{self.schema}.{table}"
 
 
-def _of_postgres(n: int, ms: int, table: str, full: bool) -> str:  # noqa: FBT001
+def _of_postgres(n: int, ms: int, table: str, full: bool, name: str = CONNECTOR) -> str:  # noqa: FBT001
     lsn, version = FIRST_LSN + n * 184, '"version":"3.7.0.Final",' if full else ""
     origin = ',"xmin":null,"origin":null,"origin_lsn":null' if full else ""
     return (
         f'"source":{{{version}"connector":"postgresql",'
-        f'"name":"{CONNECTOR}","ts_ms":{ms},"snapshot":null,"db":"shop",'
+        f'"name":"{name}","ts_ms":{ms},"snapshot":null,"db":"shop",'
         f'"sequence":"[\\"{lsn}\\",\\"{lsn}\\"]","ts_us":{ms}000,"ts_ns":{ms}000000,'
         f'"schema":"{SCHEMA}","table":"{table}","txId":{1000 + n},"lsn":{lsn}{origin}}}'
     )
@@ -112,7 +115,10 @@ def _of_mariadb(n: int, ms: int, table: str, full: bool) -> str:  # noqa: FBT001
 MARIADB_NAME: Final = "mariadb"
 MARIADB_SCHEMA: Final = "shop"
 POSTGRES: Final = Form("postgresql", CONNECTOR, SCHEMA, _of_postgres)
-MARIADB: Final = Form("mariadb", MARIADB_NAME, MARIADB_SCHEMA, _of_mariadb)
+MARIADB: Final = Form("mariadb", MARIADB_NAME, MARIADB_SCHEMA, _of_mariadb, "mariadb")
+AVRO_NAME: Final = "avro"
+AVRO: Final = Form("postgresql", AVRO_NAME, SCHEMA, partial(_of_postgres, name=AVRO_NAME), "avro")
+"""What PostgreSQL's connector writes with a registry of schemas: see `avro_events`."""
 
 
 class Orders:
@@ -182,7 +188,7 @@ class Orders:
 
     def records(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of the events from `start` to before `stop`, as Kafka gets them."""
-        source, table, full = self.form.source, self.table, self._full
+        source, table, full = self.form.source, self.table, self._full or self.form is AVRO
         for n in range(start, len(self.id) if stop is None else stop):
             key, op, ms = self.id[n], self.op[n], FIRST_MS + n
             times = f'"ts_ms":{ms},"ts_us":{ms}000,"ts_ns":{ms}000000' if full else f'"ts_ms":{ms}'

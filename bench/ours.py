@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from bench.checks import read_delta
-from bench.events import COLUMNS, MARIADB, POSTGRES, SCHEMA, Form
+from bench.events import AVRO, COLUMNS, MARIADB, POSTGRES, SCHEMA, Form
 from bench.runs import Batch, Line, Run, Task, execute
 from lakemark.connectors.postgres import positions as lsns
 from lakemark.sink.delta import delta_rs
@@ -23,6 +23,7 @@ from stack.kafka import Kafka
 from stack.processes import StackError
 
 ENGINES: Final = (TASK_MERGE, DELETION_VECTORS)
+SIDES: Final = ("key", "value")
 CONNECTORS: Final = {
     "postgresql": {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -37,6 +38,22 @@ CONNECTORS: Final = {
 """The settings of each product's connector that the others have not."""
 
 
+IN_JSON: Final = {
+    **{f"{side}.converter": "org.apache.kafka.connect.json.JsonConverter" for side in SIDES},
+    **{f"{side}.converter.schemas.enable": "false" for side in SIDES},
+    "value.converter.decimal.format": "NUMERIC",
+}
+"""The settings of a connector that writes JSON without schemas."""
+
+
+def in_avro(registry: str) -> dict[str, str]:
+    """The settings of a connector that writes Avro."""
+    return {
+        **{f"{side}.converter": "io.confluent.connect.avro.AvroConverter" for side in SIDES},
+        **{f"{side}.converter.schema.registry.url": registry for side in SIDES},
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Lakemark:
     """lakemark with one engine."""
@@ -47,7 +64,7 @@ class Lakemark:
     @property
     def who(self) -> str:
         """Its name with the engine's, and with the product's whose events it reads."""
-        of = "" if self.form is POSTGRES else f", {self.form.connector}"
+        of = f", {self.form.label}" if self.form.label else ""
         return f"lakemark-{self.engine}{of}"
 
     def fill(self, task: Task, rows: pa.RecordBatchReader) -> None:
@@ -71,6 +88,7 @@ class Lakemark:
             engine=self.engine,
             form=self.form,
             database=task.database,
+            registry=task.registry if self.form is AVRO else "",
         )
         return run_lakemark(config, task.home, who=self.who)
 
@@ -156,24 +174,21 @@ def write_config(
     spark: Mapping[str, str] | None = None,
     form: Form = POSTGRES,
     database: str = "",
+    registry: str = "",
 ) -> Path:
     """Writes a lakemark configuration with its connector and schema file; returns its path.
 
     Calling it again with other limits keeps lake and checkpoint: the next run goes on there. With
-    a database its catalog says what the tables' types are, and there is no schema file.
+    a database its catalog says what the tables' types are, and there is no schema file; with a
+    registry each record says it, in Avro.
     """
     work.mkdir(parents=True, exist_ok=True)
-    converter = "org.apache.kafka.connect.json.JsonConverter"
     connector = {
         **CONNECTORS[form.connector],
         "topic.prefix": form.name,
         "skipped.operations": "none",
         "tombstones.on.delete": "false",
-        "key.converter": converter,
-        "key.converter.schemas.enable": "false",
-        "value.converter": converter,
-        "value.converter.schemas.enable": "false",
-        "value.converter.decimal.format": "NUMERIC",
+        **(in_avro(registry) if registry else IN_JSON),
     }
     schemas = {f"{SCHEMA}.{table}": {"key": ["id"], "columns": COLUMNS} for table in tables}
     config = {
@@ -181,7 +196,7 @@ def write_config(
         "kafka": {"bootstrap_servers": kafka.bootstrap},
         "source": {
             "connector_file": "connector.json",
-            **({} if database else {"schema_file": "tables.yaml"}),
+            **({} if database or registry else {"schema_file": "tables.yaml"}),
         },
         **(
             {"database": {"url": database}, "snapshot": {"incomplete": "manual"}}

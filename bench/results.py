@@ -64,6 +64,15 @@ PUBLISHED: Final = (
         "One busy table, the same events of MariaDB and of PostgreSQL",
     ),
     Published(
+        "avro",
+        "stream",
+        (
+            *("--format", "avro", "--only", "lakemark-deletion-vectors", "--only", "usual"),
+            *("--rounds", "3", "--full"),
+        ),
+        "One busy table, the same events in JSON and in Avro",
+    ),
+    Published(
         "tables",
         "tables",
         ("--tables", "50,200", "--per-table", "25", "--hot", "0.9", "--poisoned"),

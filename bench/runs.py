@@ -21,8 +21,9 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from bench.avro_events import AvroOrders, registered
 from bench.checks import compare, differences
-from bench.events import HEADERS, MARIADB, POSTGRES, Form, Orders
+from bench.events import AVRO, HEADERS, MARIADB, POSTGRES, Form, Orders
 from stack.kafka import Kafka
 from stack.local import LocalStack
 from stack.processes import StackError
@@ -158,6 +159,7 @@ class Task:
         memory: of the JVM, for contestants that have one.
         form: how its events are written.
         database: the address of a database whose catalog has the table, if that is needed.
+        registry: the address of a registry that has the schemas of events in Avro, if some are.
     """
 
     home: Path
@@ -169,6 +171,7 @@ class Task:
     memory: str
     form: Form = POSTGRES
     database: str = ""
+    registry: str = ""
 
     @property
     def topic(self) -> str:
@@ -259,7 +262,7 @@ def written(pid: int) -> int:
     return next((int(x.split()[1]) for x in lines if x.startswith("write_bytes:")), 0)
 
 
-def produce(kafka: Kafka, events: Mapping[str, Orders]) -> int:
+def produce(kafka: Kafka, events: Mapping[str, Orders | AvroOrders]) -> int:
     """Writes the events of each topic: by key's hash, in order per partition.
 
     Returns:
@@ -387,12 +390,18 @@ def contest(
     """
     runs: list[list[Run]] = [[] for _ in contestants]
     sizes: dict[Form, int] = {}
-    with local_kafka(*["postgres", database] if database else []) as stack:
-        for form in dict.fromkeys(one.form for one in contestants):
+    forms = dict.fromkeys(one.form for one in contestants)
+    beside = ["registry"] if AVRO in forms else []
+    with local_kafka(*beside, *["postgres", database] if database else []) as stack:
+        registry = stack.registry.compatible_url if beside else ""
+        for form in forms:
             topic = form.topic_of(orders.table)
             stack.kafka.create_topic(topic, partitions=partitions)
             say(f"writing {len(orders):,} events to {partitions} partitions of {topic}")
-            sizes[form] = produce(stack.kafka, {topic: orders.in_form(form)})
+            written: Orders | AvroOrders = orders.in_form(form)
+            if form is AVRO:
+                written = AvroOrders(orders, registered(registry, orders.table))
+            sizes[form] = produce(stack.kafka, {topic: written})
         catalogs = with_tables(stack, orders.table, database) if database else {}
         expected = orders.rows()
         work = stack.directory / "work"
@@ -402,7 +411,7 @@ def contest(
                     one, home = contestants[at], work / contestants[at].who
                     task = Task(
                         home, stack.kafka, orders.table, partitions, batch, fresh_s, memory,
-                        form=one.form, database=catalogs.get(one.form, ""),
+                        form=one.form, database=catalogs.get(one.form, ""), registry=registry,
                     )  # fmt: skip
                     say(f"round {number + 1} of {rounds}: {one.who}")
                     run = measured(one, task, orders, expected)
@@ -448,9 +457,9 @@ def check(run: Run, expected: Mapping[str, Orders], path_of: Mapping[str, str]) 
     return run
 
 
-def local_kafka(*databases: str) -> LocalStack:
-    """A Kafka of our own, with the compiler that long runs need, and databases beside it."""
-    return LocalStack(name="bench", services=("kafka", *databases), quick=False)
+def local_kafka(*beside: str) -> LocalStack:
+    """A Kafka of our own, with the compiler that long runs need, and other servers beside it."""
+    return LocalStack(name="bench", services=("kafka", *beside), quick=False)
 
 
 def with_tables(stack: LocalStack, table: str, service: str) -> dict[Form, str]:

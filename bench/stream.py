@@ -3,22 +3,25 @@
     ./dev bench stream [--events N] [--keys N] [--batch N] [--rounds N] [--only WHO] [--json FILE]
     ./dev bench stream --start-rows 100000,1000000,10000000 [--hot 0.8]
     ./dev bench stream --database mariadb --only lakemark
+    ./dev bench stream --format avro --only lakemark --only usual
 
 The same topic, one contestant after the other, on the same machine. With `--start-rows` the table
 has so many rows before the first event; several numbers are a series. With `--database mariadb`
 lakemark applies the same events once more, as MariaDB's connector writes them; the types of both
-come from the catalogs of databases then. See bench/README.md.
+come from the catalogs of databases then. With `--format avro` lakemark and the usual pipeline apply
+the same events once more, in Avro. See bench/README.md.
 """
 
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from bench import report
 from bench.delta_rs import DeltaRs
-from bench.events import MARIADB, Orders
+from bench.events import AVRO, MARIADB, POSTGRES, Orders
 from bench.ours import ENGINES, Lakemark
 from bench.paimon import Paimon
 from bench.runs import Contestant, Run, contest, median
@@ -48,6 +51,8 @@ def main(argv: list[str]) -> int:
     chosen = [one for one in CONTESTANTS if is_chosen(one.who, options.only)]
     if options.database:
         chosen += [Lakemark(one.engine, MARIADB) for one in chosen if isinstance(one, Lakemark)]
+    if options.format == "avro":
+        chosen += [one for contestant in chosen if (one := in_avro(contestant))]
     if any(isinstance(one, Paimon) for one in chosen):
         flink.ensure_flink(say)
     if options.warm_up:
@@ -88,8 +93,14 @@ def main(argv: list[str]) -> int:
     )
 
 
+def in_avro(contestant: Contestant) -> Contestant | None:
+    """A contestant that reads PostgreSQL's events, reading them in Avro; None if it cannot."""
+    able = isinstance(contestant, Lakemark | Usual) and contestant.form is POSTGRES
+    return replace(contestant, form=AVRO) if able else None
+
+
 def beside(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How the events of MariaDB fare beside PostgreSQL's, in the same run."""
+    """How the events of MariaDB, or in Avro, fare beside PostgreSQL's in JSON, in the same run."""
     by_name = {row["who"]: row for row in rows}
     found = []
     for who, row in by_name.items():
@@ -202,6 +213,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--database", type=mariadb, metavar="NAME",
         help="lakemark once more over its events: mariadb, or mariadb-10.11",
+    )  # fmt: skip
+    parser.add_argument(
+        "--format", choices=("json", "avro"), default="json",
+        help="avro: lakemark and the usual pipeline once more over the events in Avro",
     )  # fmt: skip
     parser.add_argument("--keep", action="store_true", help="keep logs and tables")
     parser.add_argument("--json", type=Path, metavar="FILE")

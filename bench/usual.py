@@ -2,7 +2,7 @@
 
     python -m bench.usual SPEC.json
 
-Kafka → `from_json` → newest event per key → one Delta MERGE per micro-batch and table, in
+Kafka → `from_json` or `from_avro` → newest event per key → one Delta MERGE per micro-batch and table, in
 `foreachBatch`. What is usually tuned is tuned: as many shuffle partitions as cores (for Delta's own
 log too), a limit per batch, the batch persisted, only the newest event per key merged. What it does not do is the point
 of lakemark and not of this file: replays, key changes, unavailable values, truncates, bad records,
@@ -27,10 +27,12 @@ from delta.tables import DeltaTable
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
+from pyspark.sql.avro.functions import from_avro
 
+from bench.avro_events import PREFIX, value_schema
 from bench.checks import read_delta
-from bench.events import COLUMNS, POSTGRES, Form, zoned_batches
-from bench.runs import Batch, Line, Run, Task, execute
+from bench.events import AVRO, COLUMNS, POSTGRES, Form, zoned_batches
+from bench.runs import ROOT, Batch, Line, Run, Task, execute
 from lakemark.spark import jars
 
 ROW = (
@@ -38,6 +40,7 @@ ROW = (
     "amount: DECIMAL(12,2), updated_at: BIGINT, note: STRING>"
 )
 ENVELOPE = f"before {ROW}, after {ROW}, source STRUCT<lsn: BIGINT>, op STRING"
+AVRO_JARS: Final = ROOT / "stack" / "spark-avro-jars.json"
 LAKE: Final = "lake"
 DDL = (
     "id BIGINT, customer_id BIGINT, status STRING, quantity INT, amount DECIMAL(12,2), "
@@ -58,6 +61,7 @@ class Spec:
         threads: how many tables are merged at a time; 1 is what is usually written.
         settings: more settings of Spark.
         until: how many records it waits for; None takes what is in the topics.
+        schema: of the events, which are Avro then.
     """
 
     bootstrap: str
@@ -68,6 +72,7 @@ class Spec:
     threads: int = 1
     settings: dict[str, str] = field(default_factory=dict)
     until: int | None = None
+    schema: str = ""
 
     def write(self, path: Path) -> Path:
         """Writes the specification for `main` and returns its path."""
@@ -79,8 +84,12 @@ class Spec:
 class Usual:
     """The usual pipeline as a contestant."""
 
-    who: str = "usual"
     form: Form = POSTGRES
+
+    @property
+    def who(self) -> str:
+        """Its name with that of what it reads."""
+        return f"usual, {self.form.label}" if self.form.label else "usual"
 
     def fill(self, task: Task, rows: pa.RecordBatchReader) -> None:
         """By delta-rs."""
@@ -94,8 +103,9 @@ class Usual:
             checkpoint=str(task.home / "checkpoint"),
             max_events=task.limit,
             memory=task.memory,
+            schema=value_schema(task.table) if self.form is AVRO else "",
         )
-        return run_usual(spec, task.home)
+        return run_usual(spec, task.home, who=self.who)
 
     def read(self, task: Task) -> tuple[pa.Table, float]:
         """By delta-rs."""
@@ -103,7 +113,11 @@ class Usual:
 
 
 def run_usual(
-    spec: Spec, work: Path, *, until: Callable[[Sequence[Line]], bool] | None = None
+    spec: Spec,
+    work: Path,
+    *,
+    who: str = "usual",
+    until: Callable[[Sequence[Line]], bool] | None = None,
 ) -> Run:
     """Runs the usual pipeline to its end, or until it is to be given up: see `execute`."""
     work.mkdir(parents=True, exist_ok=True)
@@ -111,7 +125,7 @@ def run_usual(
     used, lines = execute("bench.usual", str(file), log=work / "usual.log", until=until)
     records: dict[str, int] = next((line["records"] for line in lines if "records" in line), {})
     batches = [Batch(x["end"], records.get(str(x["batch"]), 0)) for x in lines if "end" in x]
-    return Run("usual", used, [b for b in batches if b.events])
+    return Run(who, used, [b for b in batches if b.events])
 
 
 def consume(arguments: list[str]) -> int:
@@ -145,9 +159,10 @@ def consume(arguments: list[str]) -> int:
 def session(spec: Spec) -> SparkSession:
     """A local session on all cores."""
     cores = os.cpu_count() or 2
+    needed = [*jars.runtime_jars(), *(jars.fetch(AVRO_JARS) if spec.schema else [])]
     builder = SparkSession.builder.appName("usual").master(f"local[{cores}]")
     settings = {
-        "spark.jars": ",".join(map(str, jars.runtime_jars())),
+        "spark.jars": ",".join(map(str, needed)),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.shuffle.partitions": str(cores),
@@ -171,7 +186,9 @@ def session(spec: Spec) -> SparkSession:
 
 def changes(spark: SparkSession, spec: Spec) -> DataFrame:
     """The stream: one row per event, typed."""
-    event = f.from_json(f.col("value").cast("string"), ENVELOPE).alias("e")
+    event = f.from_json(f.col("value").cast("string"), ENVELOPE)
+    if spec.schema:  # Spark knows no registry: its reader gets the schema as a text
+        event = from_avro(f.expr(f"substring(value, {PREFIX + 1})"), spec.schema)
     columns = [name for name in COLUMNS if name not in {"id", "updated_at"}]
     return (
         spark.readStream.format("kafka")
@@ -180,7 +197,7 @@ def changes(spark: SparkSession, spec: Spec) -> DataFrame:
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", str(spec.max_events))
         .load()
-        .select("topic", event)
+        .select("topic", event.alias("e"))
         .select(
             "topic",
             f.col("e.op").alias("op"),

@@ -4,7 +4,7 @@ import re
 
 from bench import page, results
 
-(SMALL, FRESH, RANDOM, HOT, SERIES, MARIADB, TABLES, RATE, FAR, *_, LATENCY, CLUSTER) = (
+(SMALL, FRESH, RANDOM, HOT, SERIES, MARIADB, AVRO, TABLES, RATE, FAR, *_, LATENCY, CLUSTER) = (
     results.PUBLISHED
 )
 (SNAPSHOT, WHOLE, OF_MARIADB) = (one for one in results.PUBLISHED if one.bench == "snapshot")
@@ -126,6 +126,7 @@ def all_of():
         "large-hot": figures(HOT, [contestant("lakemark-x", 21_000, start=10_000)]),
         "series": figures(SERIES, sizes),
         "mariadb": figures(MARIADB, [contestant("lakemark-x, mariadb", 29_000)]),
+        "avro": figures(AVRO, [contestant("lakemark-x, avro", 30_500)]),
         "tables": figures(TABLES, many),
         "rate": figures(RATE, rates),
         "far": figures(FAR, away),
