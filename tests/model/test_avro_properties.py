@@ -305,6 +305,32 @@ def test_what_is_made_to_take_long_is_no_datum():
         assert (by_plain(deep, raw) is not None) == good
 
 
+@pytest.mark.parametrize(
+    ("kind", "raw"),
+    [
+        ("int", varint(1 << 31)),
+        ("int", varint(-(1 << 31) - 1)),
+        ("boolean", b"\2"),
+        ("string", varint((1 << 63) - 1)),
+        ("string", varint(-1)),
+        ("bytes", varint((1 << 63) - 1)),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, varint(2)),
+        ({"type": "fixed", "name": "F", "size": 9}, bytes(8)),
+        ({"type": "map", "values": "null"}, varint(1) + varint((1 << 63) - 1)),
+        ({"type": "array", "items": "null"}, varint(-1) + varint((1 << 63) - 1)),
+        ("long", b"\xff" * 9 + b"\2"),
+        ("long", b"\xff" * 10 + b"\1"),
+    ],
+)
+@pytest.mark.parametrize("wish", [Wish.NOTHING, Wish.BRIEF, Wish.WHOLE])
+def test_what_is_only_gone_past_is_checked_too(kind, raw, wish):
+    fields = [{"name": "a", "type": kind}, {"name": "b", "type": "boolean"}]
+    program = program_of({"type": "record", "name": "R", "fields": fields})
+    wanted = {"a": wish, "b": Wish.WHOLE}
+    assert compiled(program, [raw + b"\1"], b"\1" * 20, wanted) == [None]
+    assert by_plain(program, raw + b"\1") is None
+
+
 @pytest.mark.parametrize("size", [1, 1 << 20])
 def test_room_is_made_for_what_is_larger_in_json(size):
     text = "\x01" * size

@@ -1,7 +1,9 @@
 """A stretch of plain change events of one schema, without a Python object for an event.
 
-What the fast way of JSON reads is written for it, and no more: see `scan_changes`. Whatever else is
+What the fast way of JSON reads is written for it, and no more: see `_of_events`. Whatever else is
 in a stretch, it goes the general way: a record of another schema or form, a schema that nobody has.
+Of what is not written the form is checked alone: that a text in it is no UTF-8, only the general
+way finds.
 """
 
 from collections.abc import Mapping, Sequence
