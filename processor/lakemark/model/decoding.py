@@ -202,7 +202,7 @@ class StretchPlan:
 
     identity: SourceIdentity
     modes: HandlingModes
-    schemas: dict[str, TableSchema] = field(default_factory=dict)
+    schemas: Mapping[str, TableSchema] = field(default_factory=dict)
     ignorable: dict[str, frozenset[str]] = field(default_factory=dict)
     applied: dict[tuple[str, int], AppliedPosition] = field(default_factory=dict)
     epoch: int = 0

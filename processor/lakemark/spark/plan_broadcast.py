@@ -52,7 +52,7 @@ def receive(query_context: QueryContext) -> DecodePlan:
         raise RuntimeError("this task was not told what to do: please report this defect")
     small, gone = _read(text)
     schemas = {t: s for t, s in query_context.schemas.items() if t not in gone}
-    stretch = replace(small.stretch, schemas=schemas | small.stretch.schemas)
+    stretch = replace(small.stretch, schemas={**schemas, **small.stretch.schemas})
     return replace(small, kafka=query_context.kafka, stretch=stretch)
 
 
