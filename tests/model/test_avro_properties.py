@@ -318,6 +318,7 @@ def test_what_is_made_to_take_long_is_no_datum():
         ({"type": "fixed", "name": "F", "size": 9}, bytes(8)),
         ({"type": "map", "values": "null"}, varint(1) + varint((1 << 63) - 1)),
         ({"type": "array", "items": "null"}, varint(-1) + varint((1 << 63) - 1)),
+        ({"type": "array", "items": "null"}, varint(1 << 40)),
         ("long", b"\xff" * 9 + b"\2"),
         ("long", b"\xff" * 10 + b"\1"),
     ],

@@ -6,7 +6,7 @@ Of what is not written the form is checked alone: that a text in it is no UTF-8,
 way finds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -29,9 +29,10 @@ from lakemark.converters.converter import Converter
 from lakemark.converters.record_schema import schema_of
 from lakemark.errors import TableError
 from lakemark.model import positions
-from lakemark.model.decoding import DecodedRange, Records, StretchPlan
-from lakemark.model.events import Kind, SourceIdentity
+from lakemark.model.decoding import DecodedRange, StretchPlan
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.schema import TableSchema
 
 _MOST: Final = (1 << 31) - 1  # bytes of an Arrow array with 32 bit offsets
 _ENVELOPE_HAS: Final = frozenset({"before", "after", "source", "op"})
@@ -116,15 +117,18 @@ def decode_range(
         values, names = _column(records.column("value")), _column(records.column("key"))
         _require(np.diff(values.offsets).max() <= plan.max_event_bytes and values.some.any())
         first = values.first
-        if reading.values.of(values.at(first)) is None:
+        framed = reading.values.of(values.at(first))
+        if framed is None:
             return reading.beside.plain_range(topic, partition, parts, plan)
-        event = Records(topic, partition, [0], [names.at(first)], [values.at(first)], [None])
-        narrow = _narrowed(reading, event, plan)
-        keys, texts = _keys(reading, names), _events(reading, values, names, plan)
+        form = reading.schemas.of(framed.reference)
+        schemas = _Brought(reading.converter, form.connect, names.at(first), plan)
+        steps = _of_events(form.program, plan.identity.connector)
+        keys, texts = _keys(reading, names), _events(steps, values, names, framed.begin)
     except (_SeveralFormsError, TableError):
         return None  # the general way says what there is
     columns = [records.column("offset").combine_chunks(), keys, texts]
     batch = pa.RecordBatch.from_arrays(columns, ["offset", "key", "value"])
+    narrow = replace(plan, schemas=schemas, definitions={}, max_event_bytes=_ANY_SIZE)
     return reading.beside.plain_range(topic, partition, [batch], narrow)
 
 
@@ -133,28 +137,40 @@ def _require(plain: bool | np.bool_) -> None:  # noqa: FBT001 - what was found
         raise _SeveralFormsError
 
 
-def _narrowed(reading: Reading, event: Records, plan: StretchPlan) -> StretchPlan:
-    """Return the plan with the schema that an event brings, as if it were known of the table.
+class _Brought(Mapping[str, TableSchema]):
+    """The schema that an event brings, as if it were known of the table, whichever that is.
 
-    Raises:
-        _SeveralFormsError: this is no change event, or its schema cannot be read.
-        TableError: likewise.
+    Args:
+        converter: reads the event.
+        raw_schema: its Connect schema.
+        raw_key: its key.
+        plan: how to decode.
     """
-    heads = reading.converter.headers(event, plan)
-    _require(heads.kind[0] == Kind.CHANGE)
-    table = heads.table[0]
-    schema = schema_of(
-        reading.converter,
-        table,
-        raw_schema=heads.schema[0],
-        raw_key=event.keys[0],
-        schemas=plan.schemas,
-        numerics=plan.numerics,
-    )
-    if schema is None:
-        raise _SeveralFormsError
-    known = {**plan.schemas, table: schema}
-    return replace(plan, schemas=known, definitions={}, max_event_bytes=_ANY_SIZE)
+
+    def __init__(
+        self, converter: Converter, raw_schema: bytes, raw_key: bytes, plan: StretchPlan
+    ) -> None:
+        self._converter, self._plan = converter, plan
+        self._raw_schema, self._raw_key = raw_schema, raw_key
+
+    def __getitem__(self, table: str) -> TableSchema:
+        schema = schema_of(
+            self._converter,
+            table,
+            raw_schema=self._raw_schema,
+            raw_key=self._raw_key,
+            schemas=self._plan.schemas,
+            numerics=self._plan.numerics,
+        )
+        if schema is None:
+            raise KeyError(table)
+        return schema
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plan.schemas)
+
+    def __len__(self) -> int:
+        return len(self._plan.schemas)
 
 
 def _column(values: pa.ChunkedArray) -> _Column:
@@ -194,22 +210,21 @@ def _keys(reading: Reading, names: _Column) -> pa.Array:
     return _spread(found.text, found.offsets, names.some)
 
 
-def _events(reading: Reading, values: _Column, names: _Column, plan: StretchPlan) -> pa.Array:
+def _events(steps: Instructions | None, values: _Column, names: _Column, begin: int) -> pa.Array:
     """Return the events as JSON.
+
+    Args:
+        steps: see `_of_events`.
+        values: the events.
+        names: their keys.
+        begin: the bytes of a value before its datum.
 
     Raises:
         _SeveralFormsError: they are of several schemas, or one is no event.
-        TableError: nobody has their schema.
     """
-    first = values.at(values.first)
-    framed = reading.values.of(first)
-    if framed is None:
-        raise _SeveralFormsError
-    program = reading.schemas.of(framed.reference).program
-    begins, ends = values.datums(first[: framed.begin])
-    steps = _of_events(program, plan.identity.connector)
     if steps is None:
         raise _SeveralFormsError
+    begins, ends = values.datums(values.at(values.first)[:begin])
     some = values.some
     last = np.empty(len(some), np.bool_)
     scan_changes.newest(names.data, names.offsets, some, last)
