@@ -299,7 +299,7 @@ def test_what_is_made_to_take_long_is_no_datum():
     assert found[2] is None
     assert [by_plain(nulls, raw) is None for raw in raws] == [True, False, True]
     deep = program_of(DEEP)
-    for depth, good in ((31, True), (40, False)):
+    for depth, good in ((32, True), (33, False)):
         raw = b"\2" * (depth - 1) + b"\0" * depth
         assert (compiled(deep, [raw])[0] is not None) == good
         assert (by_plain(deep, raw) is not None) == good
