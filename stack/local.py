@@ -146,6 +146,14 @@ class Servers(ABC):
             raise StackError(f"there is no {service} among these servers: only PostgreSQL")
         return self.postgres
 
+    def require_registry(self) -> Registry:
+        """Return a registry of schemas that answers; Connect has the converter for it then.
+
+        Raises:
+            StackError: these servers have none.
+        """
+        raise StackError("there is no registry of schemas among these servers")
+
     def _usual_server(self) -> SourceServer:
         """Return the server of the databases of who does not say another."""
         return self.postgres
@@ -245,6 +253,19 @@ class LocalStack(Servers):
                 self._write_state()
         assert isinstance(server, SourceServer)
         return server
+
+    def require_registry(self) -> Registry:
+        """Return the registry, made and started if it does not run; Connect gets its converter."""
+        server = self._servers.get("registry")
+        if server is None:
+            self.registry = Registry(**self._place("registry"))
+            server = self._servers["registry"] = self.registry
+        if not server.is_running:
+            server.start()
+            if self.detached:
+                self._write_state()
+        self.connect.require_plugin("avro")
+        return self.registry
 
     def _usual_server(self) -> SourceServer:
         return self.source_server

@@ -12,11 +12,12 @@ from hypothesis import settings
 from lakemark.source import fetch
 from stack.local import Database, Servers
 from stack.postgres import BUNDLED, Postgres, binaries_of
+from stack.registry import Registry
 from tests.kit.cpu_meter import CpuMeter
 from tests.kit.durations import group_of, ranked
 from tests.kit.nightly import examples, left_out
 from tests.kit.running import Running
-from tests.kit.servers import database_server, require_here, servers
+from tests.kit.servers import database_server, registry_of, require_here, servers
 from tests.kit.snapshots import Snapshots
 
 # The same examples in every run; HYPOTHESIS_PROFILE=nightly draws new ones.
@@ -138,6 +139,12 @@ def any_database(stack: Servers, request: pytest.FixtureRequest) -> Iterator[Dat
     """
     with stack.fresh_database(server=database_server(stack, request.param)) as fresh:
         yield fresh
+
+
+@pytest.fixture
+def registry(stack: Servers) -> Registry:
+    """The session's registry of schemas; it and Connect's converter start with the first test."""
+    return registry_of(stack)
 
 
 @pytest.fixture(scope="session")

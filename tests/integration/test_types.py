@@ -2,12 +2,16 @@
 
 import json
 
+import pyarrow as pa
 import pytest
 
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.sink.names import sources_of
 from stack import every_type
 from stack.compare import Comparison
 from stack.local import Database
+from stack.registry import Registry
+from tests.kit.avro_pipeline import form_settings, source_section
 from tests.kit.handling_modes import MODES
 from tests.kit.nightly import nightly
 from tests.kit.output_topics import schema_of, settled
@@ -79,15 +83,58 @@ def test_every_type_in_snapshot_and_log(database: Database, tmp_path, modes):
                 " WHERE attrelid = 'all_types'::regclass AND attnum > 1"
             ):
                 database.execute(f"UPDATE all_types SET {column} = NULL WHERE id IN (2001, 2002)")
-            insert_keyed(database, 2)
-            database.execute("UPDATE keyed SET note = 'changed' WHERE number = 1")
-            database.execute("DELETE FROM keyed WHERE number = 1 AND day > '2000-01-01'")
-            database.execute("UPDATE keyed SET number = 3 WHERE number = 2 AND amount > 0")
+            change_keyed(database)
             found = running.wait_equal()
             assert found["public.all_types"].source_rows == 3 * count
             if wrapped:
                 in_its_output_topic(running)
             assert running.dead_letters() == []
+
+
+BY_THEMSELVES = {"column.propagate.source.type": ".*"}
+"""The setting with which records tell exact types without a database, whatever their form."""
+
+
+@pytest.mark.parametrize(
+    ("form", "modes"),
+    [
+        ("confluent", MODES["defaults"]),
+        pytest.param("wrapped", MODES["defaults"], marks=nightly),
+    ],
+)
+def test_records_alone_tell_every_type_and_key(
+    database: Database, registry: Registry, tmp_path, form, modes
+):
+    """Without a database the columns are those of its catalog, and the rows those of SELECT."""
+    settings = {**modes, **form_settings(form, registry), **BY_THEMSELVES}
+    limits = every_type.Limits.of(settings)
+    with database.connect() as connection:
+        every_type.create(connection, limits)
+        database.execute(KEYED)
+        insert_keyed(database, 1)
+        database.start_connector(settings)
+        sections = {"database": None, "source": source_section(database, tmp_path)}
+        with Running(database, tmp_path, sections) as running:
+            running.lakemark.start()
+            change_keyed(database)
+            database.execute("UPDATE all_types SET integer = 7 WHERE id <= 1000")
+            every_type.insert(connection, limits, first=1001)
+            running.wait_drained()
+            running.wait_equal()
+            for table in ("public.all_types", "public.keyed"):
+                assert delta_types(running, table) == catalog_types(running, table)
+            assert running.dead_letters() == []
+
+
+def delta_types(running: Running, table: str) -> dict[str, pa.DataType]:
+    """Types of the Delta table's columns."""
+    schema = running.rows(table).schema
+    return {source: schema.field(name).type for name, source in sources_of(schema).items()}
+
+
+def catalog_types(running: Running, table: str) -> dict[str, pa.DataType]:
+    """Types that the columns have by the database's catalog."""
+    return {f.name: f.type for f in schema_of(running, table).arrow()}
 
 
 def in_its_output_topic(running: Running) -> None:
@@ -123,6 +170,14 @@ def records(running: Running) -> list[tuple[bytes, bytes]]:
 def read(value: bytes) -> str:
     """Which snapshot a wrapped record is of."""
     return str(json.loads(value)["payload"]["source"]["snapshot"])
+
+
+def change_keyed(database: Database) -> None:
+    """Inserts, updates, deletes and moved keys, of keys of many types."""
+    insert_keyed(database, 2)
+    database.execute("UPDATE keyed SET note = 'changed' WHERE number = 1")
+    database.execute("DELETE FROM keyed WHERE number = 1 AND day > '2000-01-01'")
+    database.execute("UPDATE keyed SET number = 3 WHERE number = 2 AND amount > 0")
 
 
 def insert_keyed(database: Database, number: int) -> None:

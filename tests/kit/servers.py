@@ -13,6 +13,7 @@ from stack.database import SourceServer
 from stack.local import DATABASES, SERVICES, Servers
 from stack.mysql import LocalBinlogServer
 from stack.mysql_server import CannotBeHadError
+from stack.registry import Registry
 from stack.servers import VARIABLE, Way, servers_of, way_of
 from tests.kit.nightly import nightly
 
@@ -96,6 +97,13 @@ def database_server(chosen: Servers, service: str) -> SourceServer:
         pytest.skip(f"{service} runs as a child process alone ({VARIABLE} is {WAY})")
     with can_be_had():
         return chosen.database_server(service)
+
+
+def registry_of(chosen: Servers) -> Registry:
+    """Return the registry of schemas beside the servers, running; skip where none can be had."""
+    if WAY is not Way.PROCESSES:
+        pytest.skip(f"a registry runs as a child process alone ({VARIABLE} is {WAY})")
+    return chosen.require_registry()
 
 
 @contextmanager
