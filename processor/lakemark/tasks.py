@@ -223,7 +223,16 @@ def _decoded(
         failpoints.reach(failpoints.AFTER_DECODE)
         yield quick, iter([_rows(_packets(quick, plan, NOTHING_LEARNT))])
         return
-    whole, done = raw_records.of(topic, partition, parts, every_header=output is not None), None
+    whole, done = (
+        raw_records.of(
+            topic,
+            partition,
+            parts,
+            every_header=output is not None,
+            read_headers=converter.read_headers,
+        ),
+        None,
+    )
     for epoch, records in raw_records.by_epoch(whole, plan.epochs):
         plan = _after(plan, done)
         now = plan.stretch.of_epoch(epoch)
@@ -337,7 +346,7 @@ def _touches(
     canonical = record_schema.canonical(
         converter,
         heads,
-        records.keys,
+        heads.readable(records.keys),
         schemas=plan.stretch.schemas,
         numerics=plan.stretch.numerics,
         made=made,

@@ -220,9 +220,9 @@ class ConverterContract:
         values = [self._bytes(data, self.event("u", ROW, ROW)) for _ in range(3)]
         keys = [self._bytes(data, self.key({"id": 7, "part": "a"})) for _ in range(3)]
         heads = self.headers(values, keys)
-        for name in {*Headers.__slots__} - {"statements"}:
+        for name in {*Headers.__slots__} - {"statements", "keys"}:
             assert len(getattr(heads, name)) == 3, name
-        assert heads.statements.keys() <= {0, 1, 2}
+        assert heads.statements.keys() | heads.keys.keys() <= {0, 1, 2}
         for kind, reason in zip(heads.kind, heads.reason, strict=True):
             assert (kind == Kind.BAD) == (reason is not None)
         converter = self.converter

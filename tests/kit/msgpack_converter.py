@@ -138,6 +138,7 @@ class MsgpackConverter:
 
     java_classes = frozenset({"lakemark.test.MessagePackConverter"})
     without_schemas = ""
+    read_headers: frozenset[str] = frozenset()
     checks = ("cipher", "key of the cipher")
 
     def __init__(self, options: ConverterOptions = NO_OPTIONS) -> None:

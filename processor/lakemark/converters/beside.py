@@ -58,6 +58,7 @@ class BesideConverter:
         self._beside = beside
         self.java_classes = beside.java_classes
         self.without_schemas = beside.without_schemas
+        self.read_headers = beside.read_headers
         self.checks = beside.checks
 
     def problems(self, *, described: bool) -> Iterator[Mistake]:

@@ -83,6 +83,9 @@ class Converter(Protocol):
     without_schemas: str
     """What keeps schemas out of records: an imperative; empty where they never bring one."""
 
+    read_headers: frozenset[str]
+    """The headers that say how a record is to be read, beside those of key changes."""
+
     checks: tuple[str, ...]
     """The names of what `examine` looks at, the first one that of who is asked; none if nobody."""
 

@@ -81,6 +81,8 @@ class Headers:
         transaction: the text that names each record's transaction in the log of every server; None
             where it has none.
         statements: by index, the statement that the stream's record of a changed schema has.
+        keys: by index, in bytes that say all by themselves, keys of which a header says how they
+            are read.
     """
 
     kind: list[int]
@@ -96,9 +98,16 @@ class Headers:
     detail: list[str | None]
     transaction: list[str | None]
     statements: dict[int, str] = field(default_factory=dict)
+    keys: dict[int, bytes] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    def readable(self, keys: Sequence[bytes | None]) -> Sequence[bytes | None]:
+        """Return the records' keys so that each can be read without its record's headers."""
+        if not self.keys:
+            return keys
+        return [self.keys.get(index, key) for index, key in enumerate(keys)]
 
 
 def may_lack(op: str, headers: Sequence[Mapping[str, Any]] | None) -> bool:

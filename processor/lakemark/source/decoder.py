@@ -145,8 +145,9 @@ class _Work:
     ) -> None:
         self.records = records
         self.heads = heads
+        self.keys = heads.readable(records.keys)
         self.converter = converter_of(plan.converter)
-        self.raw = Raw(self.converter, heads, records.keys, records.headers, since, out.keys)
+        self.raw = Raw(self.converter, heads, self.keys, records.headers, since, out.keys)
         self.plan = plan
         self.out = out
 
@@ -163,7 +164,7 @@ class _Work:
                 records.offsets[index],
                 reason,
                 detail,
-                records.keys[index],
+                self.keys[index],
                 records.values[index],
                 table,
             )
@@ -213,7 +214,7 @@ class _Work:
         alike: dict[tuple[bytes | int | None, tuple[str, ...]], list[int]] = {}
         written_by = self._written_by(table, indices)
         for index in indices:
-            if raw := self.records.keys[index]:  # who wrote a bad record may have any keys
+            if raw := self.keys[index]:  # who wrote a bad record may have any keys
                 alike.setdefault((written_by[index], self.converter.key_names(raw)), []).append(
                     index
                 )
@@ -221,9 +222,7 @@ class _Work:
         for run in alike.values():
             schema = self._schema(table, run)
             if isinstance(schema, TableSchema):
-                read = self.converter.canonical_keys(
-                    [self.records.keys[index] for index in run], schema
-                )
+                read = self.converter.canonical_keys([self.keys[index] for index in run], schema)
                 found += [(at, key) for at, key in zip(run, read, strict=True) if key is not None]
         return [(key, self.heads.position[index]) for index, key in sorted(found)]
 
@@ -370,7 +369,7 @@ class _Work:
             self.converter,
             table,
             raw_schema=raw,
-            raw_key=next((key for i in run if (key := self.records.keys[i])), None),
+            raw_key=next((key for i in run if (key := self.keys[i])), None),
             schemas=schemas,
             keyed=bool(self.plan.known_keys.get(table)),
             modes=self.plan.modes,

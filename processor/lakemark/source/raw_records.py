@@ -84,7 +84,12 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
 
 
 def of(
-    topic: str, partition: int, parts: list[pa.RecordBatch], *, every_header: bool = False
+    topic: str,
+    partition: int,
+    parts: list[pa.RecordBatch],
+    *,
+    every_header: bool = False,
+    read_headers: frozenset[str] = frozenset(),
 ) -> Records:
     """The records of one partition, by offset.
 
@@ -93,6 +98,7 @@ def of(
         partition: theirs.
         parts: of the batch, one at least.
         every_header: all headers, not only those of key changes.
+        read_headers: others than these that are wanted.
     """
     table = pa.Table.from_batches(parts)
     offsets = table.column("offset").to_pylist()
@@ -104,7 +110,7 @@ def of(
         table.column("value").to_pylist(),
         table.column("headers").to_pylist()
         if every_header
-        else _key_changes(table.column("headers")),
+        else _chosen(table.column("headers"), read_headers),
         table.column("value"),
     )
     if any(map(operator.ge, offsets, islice(offsets, 1, None))):
@@ -141,10 +147,10 @@ def without_headers(parts: Sequence[pa.RecordBatch]) -> bool:
     return all(pc.all(pc.starts_with(names, CONTEXT_HEADERS)).as_py() for names in named)
 
 
-def _key_changes(headers: pa.ChunkedArray) -> list[list[dict[str, Any]] | None]:
-    """Only the two key-change headers, and only where there are any: most records have neither."""
+def _chosen(headers: pa.ChunkedArray, others: frozenset[str]) -> list[list[dict[str, Any]] | None]:
+    """The two headers of key changes and some others, where there are any: most have none."""
     found: list[list[dict[str, Any]] | None] = [None] * len(headers)
-    wanted = pa.array([NEW_KEY_HEADER, OLD_KEY_HEADER])
+    wanted = pa.array([NEW_KEY_HEADER, OLD_KEY_HEADER, *sorted(others)])
     start = 0
     for chunk in headers.chunks:
         flat = pc.list_flatten(chunk)

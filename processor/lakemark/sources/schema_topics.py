@@ -249,12 +249,17 @@ class SchemaTopics:
         plan = StretchPlan(topic.identity, topic.modes)
         converter = converter_of(topic.converter)
         epochs = state.log_of(topic.identity.qualifier).epochs
-        for records in self._records(ranges):
+        for records in self._records(ranges, converter.read_headers):
             for epoch, piece in raw_records.by_epoch(records, epochs):
                 yield from converter.schema_changes(piece, plan.of_epoch(epoch))
 
-    def _records(self, ranges: Sequence[OffsetRange]) -> Iterator[Records]:
-        """Yield the records of ranges; of a topic that has lost some of them what is left."""
+    def _records(self, ranges: Sequence[OffsetRange], wanted: frozenset[str]) -> Iterator[Records]:
+        """Yield the records of ranges; of a topic that has lost some of them what is left.
+
+        Args:
+            ranges: of one topic.
+            wanted: see `Converter.read_headers`.
+        """
         try:
             batches = [*self.read(ranges)] if ranges else []
         except DependencyError as error:
@@ -262,7 +267,7 @@ class SchemaTopics:
                 raise
             batches = [*self.read([one._replace(start=EARLIEST) for one in ranges])]
         for name, partition, parts in raw_records.by_partition(batches):
-            yield raw_records.of(name, partition, parts)
+            yield raw_records.of(name, partition, parts, read_headers=wanted)
 
 
 def _reached(before: PipelineState, table: str) -> bytes:

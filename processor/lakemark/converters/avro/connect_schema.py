@@ -40,6 +40,8 @@ _LOGICAL: Final[Mapping[str, str]] = {
     "local-timestamp-nanos": "io.debezium.time.NanoTimestamp",
     "uuid": UUID,
 }
+_OF_COLUMN: Final = "__debezium.source.column."
+"""How parameters begin that the connector has of a column, see `column.propagate.source.type`."""
 _OTHER: Final = "union"
 """A type that Connect does not have."""
 
@@ -93,7 +95,7 @@ class _Types:
         schema, space = self._named[name]
         if name in within:
             return {"type": _OTHER, "optional": False}
-        return self.type(schema, space, within)
+        return _without_column(self.type(schema, space, within))
 
     def _union(self, branches: list[Any], space: str, within: tuple[str, ...]) -> dict[str, Any]:
         some = [branch for branch in branches if branch != "null"]
@@ -136,6 +138,14 @@ def _described(kind: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     if parameters:
         out["parameters"] = {str(key): str(value) for key, value in parameters.items()}
     return out
+
+
+def _without_column(connect: dict[str, Any]) -> dict[str, Any]:
+    """Return a type that is used again without what it tells of the column that it came with."""
+    told = connect.get("parameters", {})
+    kept = {name: text for name, text in told.items() if not name.startswith(_OF_COLUMN)}
+    rest = {name: value for name, value in connect.items() if name != "parameters"}
+    return {**rest, "parameters": kept} if kept else rest
 
 
 def _digits(schema: Mapping[str, Any]) -> dict[str, str]:

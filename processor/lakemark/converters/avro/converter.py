@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lakemark.converters.avro import lost_values, registry_settings
 from lakemark.converters.avro.check_names import CHECKS
-from lakemark.converters.avro.framing import Framing
+from lakemark.converters.avro.framing import HEADERS, Framing
 from lakemark.converters.avro.known_schemas import KnownSchemas
 from lakemark.converters.avro.payloads import payloads
 from lakemark.converters.avro.record_writer import AvroRecordWriter, learn, spliced, unpacked
@@ -62,6 +62,7 @@ class AvroConverter:
         """Takes the converter of JSON, what has schemas (else the registry), and what is told."""
         sources = sources or _registry
         self._beside = beside.of(options)
+        self.read_headers = HEADERS | self._beside.read_headers
         self._sources, self._options = sources, options
         self._schemas = KnownSchemas(lambda: sources(options))
         self._keys, self._values = Framing("key", options), Framing("value", options)
@@ -115,6 +116,10 @@ class AvroConverter:
         for index, form in enumerate(values.forms):
             if form is not None and heads.op[index]:
                 heads.schema[index] = form.connect
+        for index, headers in enumerate(records.headers):
+            # A key whose schema a header names has to bring it along: its bytes name none.
+            if headers and self._keys.named_by(headers) and (key := keys.wrapped(index)):
+                heads.keys[index] = key
         for index, (code, detail) in values.bad.items():
             _refuse(heads, index, code, detail)
         for index, (code, detail) in keys.bad.items():

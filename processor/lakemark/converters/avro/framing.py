@@ -12,7 +12,7 @@ Whatever begins with another byte, and has no such header, is no Avro: JSON may 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 from lakemark.converters.avro.schema_source import SchemaReference
 from lakemark.model.decoding import ConverterOptions, Side
@@ -25,6 +25,10 @@ APICURIO: Final = 9
 _NO_ID: Final = b"\0\0\0\0"
 _ID_BYTES: Final = 8
 _OF_HEADERS: Final = {"globalId": "global", "contentId": "content"}
+HEADERS: Final = frozenset(
+    f"apicurio.{side}.{name}" for side in get_args(Side) for name in _OF_HEADERS
+)
+"""The headers of records that have the id of their schema."""
 
 
 class Framed(NamedTuple):
@@ -53,10 +57,8 @@ class Framing:
         """
         if raw is None:
             return None
-        for header in headers or ():
-            kind, id_ = self._headers.get(header["key"]), header["value"]
-            if kind and id_ is not None and len(id_) == _ID_BYTES:
-                return Framed(SchemaReference(kind, int.from_bytes(id_)), 0)
+        if (named := self.named_by(headers)) is not None:
+            return Framed(named, 0)
         if raw[:1] != MAGIC or len(raw) < CONFLUENT:
             return None
         if raw[1:CONFLUENT] != _NO_ID:
@@ -66,3 +68,11 @@ class Framing:
             return None
         number = int.from_bytes(raw[1:APICURIO])
         return Framed(SchemaReference(self._long, number), APICURIO)
+
+    def named_by(self, headers: Sequence[Mapping[str, Any]] | None) -> SchemaReference | None:
+        """Return the schema that a record's headers name; None if they name none."""
+        for header in headers or ():
+            kind, id_ = self._headers.get(header["key"]), header["value"]
+            if kind and id_ is not None and len(id_) == _ID_BYTES:
+                return SchemaReference(kind, int.from_bytes(id_))
+        return None

@@ -37,6 +37,7 @@ class JsonConverter:
 
     java_classes = frozenset({"org.apache.kafka.connect.json.JsonConverter"})
     without_schemas = "set schemas.enable=false of both converters"
+    read_headers: frozenset[str] = frozenset()
     checks: tuple[str, ...] = ()
 
     def __init__(self, options: ConverterOptions = NO_OPTIONS) -> None:

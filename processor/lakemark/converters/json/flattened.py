@@ -50,6 +50,7 @@ class FlattenedConverter(BesideConverter):
     def __init__(self, beside: Converter, flattening: Flattening) -> None:
         super().__init__(beside)
         self._flattening = flattening
+        self.read_headers = beside.read_headers | {one.name for one in flattening.headers}
 
     def of(self, options: ConverterOptions) -> "FlattenedConverter":
         """See `Converter`."""

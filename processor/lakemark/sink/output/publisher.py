@@ -205,7 +205,7 @@ class _Known:
                 self.converter,
                 self.table,
                 raw_schema=raw,
-                raw_key=self.records.keys[at],
+                raw_key=self.heads.keys.get(at, self.records.keys[at]),
                 schemas=self.schemas,
                 numerics=self.numerics,
             )

@@ -4,13 +4,16 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from lakemark.converters.avro.connect_schema import connect_schema
 from lakemark.converters.avro.converter import AvroConverter
+from lakemark.converters.avro.framing import HEADERS
+from lakemark.converters.avro.schema_source import SchemaReference
 from lakemark.converters.json.converter import JsonConverter
 from lakemark.converters.registry import CONVERTERS, SIDES, choice_of, converter_of
 from lakemark.errors import DependencyError
 from lakemark.model.decoding import Records
 from lakemark.model.events import Kind
-from lakemark.source import decoder
+from lakemark.source import decoder, fetch, raw_records
 from tests.kit.avro_records import DictSource, confluent, datum, record
 from tests.kit.converter_contract import (
     MODES,
@@ -151,3 +154,57 @@ def test_each_side_has_the_form_that_the_connector_says(key, value, carries):
     wrong = [found.path for found in made.problems(described=False) if not found.warning]
     assert wrong == (["value.converter.schemas.enable"] if value == JSON else [])
     assert not [found for found in made.problems(described=True) if not found.warning]
+
+
+@pytest.mark.parametrize(("own", "kind"), [("globalId", "global"), ("contentId", "content")])
+def test_keys_and_values_whose_ids_are_in_headers_are_those_with_ids_before_them(own, kind):
+    avro = TestAvro()
+    rows = [{**ROW, "id": number, "part": "a"} for number in (0, 7, -7)]
+    keys = [avro.key({"id": row["id"], "part": "a"}) for row in rows]
+    values = [avro.event("c", None, row, at=5 + at) for at, row in enumerate(rows)]
+
+    def header(side, raw):
+        number = int.from_bytes(raw[1:5])
+        SOURCE.texts[SchemaReference(kind, number)] = SOURCE.texts[SchemaReference("id", number)]
+        return {"key": f"apicurio.{side}.{own}", "value": number.to_bytes(8)}
+
+    headers = [
+        [header("key", key), header("value", value)]
+        for key, value in zip(keys, values, strict=True)
+    ]
+    bare = Records(TOPIC, 0, [0, 1, 2], [k[5:] for k in keys], [v[5:] for v in values], headers)
+    framed = Records(TOPIC, 0, [0, 1, 2], keys, values, [None] * 3)
+    found, expected = (decoder.decode_range(records, avro.plan) for records in (bare, framed))
+    assert by_key(found) == by_key(expected)
+    assert len(by_key(found)) == len(rows)
+    assert found.keys == expected.keys
+    assert found.dead == []
+
+
+def test_only_headers_that_count_are_read():
+    entries = [{"key": name, "value": b"1"} for name in ("other", "apicurio.key.globalId")]
+    part = pa.RecordBatch.from_arrays(
+        [
+            pa.array([0]),
+            pa.array([b"k"]),
+            pa.array([b"v"]),
+            pa.array([entries], fetch.HEADERS),
+        ],
+        ["offset", "key", "value", "headers"],
+    )
+    chosen = raw_records.of(TOPIC, 0, [part], read_headers=HEADERS)
+    assert chosen.headers == [[entries[1]]]
+    assert raw_records.of(TOPIC, 0, [part]).headers == [None]
+
+
+def test_a_type_that_is_used_again_tells_nothing_of_the_column_that_it_came_with():
+    told = {"__debezium.source.column.name": "at (1)", "__debezium.source.column.length": "29"}
+    moment = {
+        "type": "record", "name": "io.debezium.time.Moment", "connect.parameters": {**told, "own": "x"},
+        "fields": [{"name": "year", "type": "int"}],
+    }  # fmt: skip
+    fields = [{"name": "at_1", "type": moment}, {"name": "at_2", "type": "io.debezium.time.Moment"}]
+    one, two = connect_schema({"type": "record", "name": "Row", "fields": fields})["fields"]
+    assert (one["field"], two["field"]) == ("at (1)", "at_2")
+    assert one["parameters"] == {**told, "own": "x"}
+    assert two["parameters"] == {"own": "x"}
