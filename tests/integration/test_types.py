@@ -100,6 +100,8 @@ BY_THEMSELVES = {"column.propagate.source.type": ".*"}
     [
         ("confluent", MODES["defaults"]),
         pytest.param("wrapped", MODES["defaults"], marks=nightly),
+        pytest.param("global", MODES["microseconds"], marks=nightly),
+        pytest.param("headers", MODES["connect"], marks=nightly),
     ],
 )
 def test_records_alone_tell_every_type_and_key(
