@@ -10,6 +10,8 @@ from stack import shop
 from stack.local import Database
 from stack.processes import wait_for
 from stack.workload import Workload
+from tests.kit.avro_pipeline import form_settings, source_section
+from tests.kit.nightly import nightly
 from tests.kit.running import Running, header
 from tests.kit.servers import EACH_DATABASE
 
@@ -96,14 +98,34 @@ def test_snapshot_live_changes_and_new_schemas_arrive(any_database: Database, tm
         assert {table: running.version(table) for table in running.tables()} == before
 
 
-@EACH_DATABASE
-def test_with_the_schema_wrapper_no_catalog_is_needed(any_database: Database, tmp_path):
+@pytest.mark.parametrize(
+    ("any_database", "form"),
+    [
+        ("postgres", "wrapped"),
+        ("mariadb-11.4", "global"),
+        *(
+            pytest.param(service, form, marks=nightly)
+            for service, form in (
+                ("mariadb-11.4", "wrapped"),
+                ("postgres", "confluent"),
+                ("mariadb-11.4", "headers"),
+                ("mariadb-10.11", "confluent"),
+                ("mysql-9.7", "global"),
+            )
+        ),
+    ],
+    indirect=["any_database"],
+)
+def test_with_records_that_bring_their_schemas_no_catalog_is_needed(
+    any_database: Database, tmp_path, form: str
+):
     database = any_database
     fill_shop(database)
-    wrapped = {"value.converter.schemas.enable": "true", "key.converter.schemas.enable": "true"}
     # Without it nobody can tell what a bigint below zero was.
-    database.start_connector({**wrapped, "column.propagate.source.type": ".*"})
-    with Running(database, tmp_path, {"database": None}) as running:
+    settings = {**form_settings(form, database.stack), "column.propagate.source.type": ".*"}
+    database.start_connector(settings)
+    own = {"database": None, "source": source_section(database, tmp_path)}
+    with Running(database, tmp_path, own) as running:
         running.lakemark.start()
         load(database, 5)
         database.execute("ALTER TABLE orders ADD COLUMN weight numeric(8, 3)")

@@ -10,7 +10,6 @@ from lakemark.sink.names import sources_of
 from stack import every_type
 from stack.compare import Comparison
 from stack.local import Database
-from stack.registry import Registry
 from tests.kit.avro_pipeline import form_settings, source_section
 from tests.kit.handling_modes import MODES
 from tests.kit.nightly import nightly
@@ -104,11 +103,9 @@ BY_THEMSELVES = {"column.propagate.source.type": ".*"}
         pytest.param("headers", MODES["connect"], marks=nightly),
     ],
 )
-def test_records_alone_tell_every_type_and_key(
-    database: Database, registry: Registry, tmp_path, form, modes
-):
+def test_records_alone_tell_every_type_and_key(database: Database, tmp_path, form, modes):
     """Without a database the columns are those of its catalog, and the rows those of SELECT."""
-    settings = {**modes, **form_settings(form, registry), **BY_THEMSELVES}
+    settings = {**modes, **form_settings(form, database.stack), **BY_THEMSELVES}
     limits = every_type.Limits.of(settings)
     with database.connect() as connection:
         every_type.create(connection, limits)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from stack.avro import FRAMINGS, avro_settings
-from stack.local import Database
-from stack.registry import Registry
+from stack.local import Database, Servers
+from tests.kit.servers import registry_of
 
 WRAPPED: Final[Mapping[str, str]] = {
     "value.converter.schemas.enable": "true",
@@ -17,10 +17,10 @@ FORMS: Final = (PLAIN, "wrapped", *FRAMINGS)
 """JSON without and with its schemas, and Avro with each way in which a record names its own."""
 
 
-def form_settings(form: str, registry: Registry) -> dict[str, str]:
-    """The connector's settings for one of `FORMS`."""
+def form_settings(form: str, stack: Servers) -> dict[str, str]:
+    """The connector's settings for one of `FORMS`; for Avro the servers have a registry then."""
     if form in FRAMINGS:
-        return avro_settings(registry.url, form)
+        return avro_settings(registry_of(stack).url, form)
     return {} if form == PLAIN else dict(WRAPPED)
 
 
