@@ -8,6 +8,7 @@ the `BatchPlan`; their results for the driver come back as small reports.
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from zlib import crc32
@@ -193,7 +194,9 @@ def decode_ranges(
     """
     # What is written to the output topics has the headers that it came with.
     found = fetch.records(ranges, client, context=plan.output is not None)
-    yield from decode(found, plan)
+    # Whatever decoding ends by, the reader that the process keeps is not left with these ranges.
+    with closing(found):
+        yield from decode(found, plan)
 
 
 def decode(batches: Iterable[pa.RecordBatch], plan: DecodePlan) -> Iterator[pa.RecordBatch]:

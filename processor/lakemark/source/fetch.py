@@ -10,7 +10,7 @@ whole or an error is raised: offsets that Kafka no longer has are never skipped.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -93,7 +93,7 @@ def ready() -> bool:
 
 def records(
     ranges: Sequence[OffsetRange], client: Mapping[str, Any], *, context: bool = False
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     """All records of the ranges (`SCHEMA`): one range after the other, in any order of ranges.
 
     Ranges of `_AHEAD` records in all are read at a time, or a single larger one: the others wait.

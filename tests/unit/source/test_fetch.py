@@ -10,11 +10,16 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakemark import tasks
 from lakemark.converters import compiler
 from lakemark.errors import DependencyError
+from lakemark.model.decoding import StretchPlan
+from lakemark.model.events import SourceIdentity
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import EARLIEST
 from lakemark.source import fetch, librdkafka, raw_records
 from lakemark.source.offset_ranges import OffsetRange
+from lakemark.tasks import DecodePlan
 from tests.kit.nightly import examples
 
 TOPIC, PARTITIONS, COUNT = "shop.public.orders", 4, 40
@@ -346,3 +351,24 @@ def test_headers_that_name_the_task_are_left_out_unless_they_are_wanted(
     assert found == {True: sent, False: [[], [], *OTHERS]}
     assert raw_records.without_headers(read(2, context=True))
     assert not raw_records.without_headers(read(len(sent), context=False))
+
+
+def test_a_decoder_that_ends_by_an_error_leaves_no_reader_with_its_ranges(broker, monkeypatch):
+    """A registry that is away is one: the same process reads the same records again a moment later."""
+    plan = DecodePlan(StretchPlan(SourceIdentity("postgresql", "shop"), HandlingModes()))
+    ranges = [OffsetRange(TOPIC, partition, 0, COUNT) for partition in range(PARTITIONS)]
+
+    def away(batches, plan):
+        for _ in batches:
+            raise DependencyError("the registry is away", code="registry-unavailable")
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "decode", away)
+        with pytest.raises(DependencyError) as raised:  # it keeps the generators' frames
+            list(tasks.decode_ranges(ranges, broker.client, plan))
+    read = broker.offsets(*ranges)
+    assert raised.value.code == "registry-unavailable"
+    assert {partition: len(offsets) for partition, offsets in read.items()} == dict.fromkeys(
+        range(PARTITIONS), COUNT
+    )
