@@ -157,6 +157,9 @@ class MsgpackConverter:
     def carries_schemas(self, side: Side) -> bool | None:
         return False
 
+    def restores_names(self) -> bool:
+        return False
+
     def examine(self, topics: Sequence[str]) -> list[Finding]:
         if self._cipher == "13":
             raise DependencyError("nobody knows the cipher", code="dependency-down")

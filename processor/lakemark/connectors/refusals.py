@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakemark.converters import flattening
+from lakemark.converters.registry import restores_names
+from lakemark.settings.layers import SetTo
 from lakemark.settings.names import split_list
 from lakemark.settings.patterns import compile_java
 
@@ -26,6 +28,9 @@ _HARMLESS: Final = frozenset(
 _RESELECT: Final = "ReselectColumnsPostProcessor"
 _REWRITES: Final = re.compile(r"column\.(mask|truncate)\..+")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+PROPAGATED: Final = "column.propagate.source.type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ def refusals(settings: Mapping[str, str], table: str, columns: Sequence[str] = (
     """
     return [
         *_columns(settings, table, columns),
-        *_names(settings, columns),
+        *_names(settings, table, columns),
         *_converters(settings),
         *_transforms(settings),
     ]
@@ -85,16 +90,33 @@ def _matches(expressions: str, column: str) -> bool:
     return False
 
 
-def _names(settings: Mapping[str, str], columns: Sequence[str]) -> Iterator[Refusal]:
+def _names(settings: Mapping[str, str], table: str, columns: Sequence[str]) -> Iterator[Refusal]:
     mode = settings.get("field.name.adjustment.mode", "none").strip().lower()
-    odd = [c for c in columns if not _PLAIN_NAME.fullmatch(c)]
-    if mode != "none" and (odd or not columns):
+    restored = propagated_names(settings) if restores_names(settings) else ""
+    odd = [
+        c
+        for c in columns
+        if not _PLAIN_NAME.fullmatch(c) and not _matches(restored, f"{table}.{c}")
+    ]
+    if mode != "none" and (odd or not (columns or restored)):
         what = ", ".join(odd) or "columns"
         yield Refusal(
             "columns-renamed",
             f"the connector's field.name.adjustment.mode {mode} renames {what}",
-            "set it to none, or give the columns names of letters, digits and underscores",
+            f"{keeping_names(settings)}, or name the columns by letters, digits and underscores",
         )
+
+
+def propagated_names(settings: Mapping[str, str]) -> str:
+    """Return the expressions of the columns whose own names their records bring."""
+    return settings.get(PROPAGATED, "").strip()
+
+
+def keeping_names(settings: Mapping[str, str]) -> SetTo:
+    """Return the setting with which columns have their own names."""
+    if restores_names(settings):
+        return SetTo(PROPAGATED, ".*")
+    return SetTo("field.name.adjustment.mode", "none")
 
 
 def _converters(settings: Mapping[str, str]) -> Iterator[Refusal]:

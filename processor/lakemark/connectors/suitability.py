@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from lakemark.connectors.connector_traits import ConnectorTraits
+from lakemark.connectors.refusals import keeping_names, propagated_names
 from lakemark.converters import flattening
+from lakemark.converters.registry import restores_names
 from lakemark.errors import ConfigError
 from lakemark.model import positions
 from lakemark.model.handling_modes import HandlingModes, usual_choice
@@ -347,11 +349,11 @@ def _modes(settings: Mapping[str, str]) -> Iterator[Mistake]:
 
 def _names_of_columns(settings: Mapping[str, str]) -> Iterator[Mistake]:
     mode = settings.get("field.name.adjustment.mode", "none")
-    if mode != "none":
+    if mode != "none" and not (restores_names(settings) and propagated_names(settings)):
         yield _warning(
             "field.name.adjustment.mode",
             f"{mode} renames columns: the catalog's names differ from the events'",
-            SetTo("field.name.adjustment.mode", "none"),
+            keeping_names(settings),
         )
     rewriting = [
         name

@@ -69,6 +69,10 @@ class BesideConverter:
         """See `Converter`."""
         return self._beside.carries_schemas(side)
 
+    def restores_names(self) -> bool:
+        """See `Converter`."""
+        return self._beside.restores_names()
+
     def examine(self, topics: Sequence[str]) -> list[Finding]:
         """See `Converter`."""
         return self._beside.examine(topics)

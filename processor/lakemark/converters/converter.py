@@ -108,6 +108,12 @@ class Converter(Protocol):
     def carries_schemas(self, side: Side) -> bool | None:
         """Say whether keys, or values, bring their schema; None where nobody here knows."""
 
+    def restores_names(self) -> bool:
+        """Say whether columns that the connector renames come with the names that it propagates.
+
+        It does so with `column.propagate.source.type`.
+        """
+
     def examine(self, topics: Sequence[str]) -> list[Finding]:
         """Return what the doctor should say of what it needs beside the records; it asks for it.
 

@@ -132,6 +132,11 @@ def _options(settings: Mapping[str, str], side: Side) -> Options | None:
     return tuple(sorted((name.removeprefix(start), value) for name, value in found))
 
 
+def restores_names(settings: Mapping[str, str]) -> bool:
+    """Say whether a connector's converters restore names, see `Converter.restores_names`."""
+    return converter_of(choice_of(settings, {})).restores_names()
+
+
 def void_options(settings: Mapping[str, str]) -> list[str]:
     """Options of converters that Connect passes over: the connector names no such converter."""
     return sorted(

@@ -3,8 +3,10 @@
 import pytest
 
 from lakemark.connectors.refusals import refusals
+from stack.avro import avro_settings
 
 TABLE = "public.people"
+JSON = "org.apache.kafka.connect.json.JsonConverter"
 COLUMNS = ("id", "name", "e-mail")
 
 
@@ -39,6 +41,19 @@ def test_a_mode_that_renames_matters_only_to_names_that_it_changes():
     assert codes(field__name__adjustment__mode="avro") == ["columns-renamed"]
     assert codes(("id", "name"), field__name__adjustment__mode="avro") == []
     assert codes(field__name__adjustment__mode="none") == []
+
+
+def test_names_that_avro_changes_are_the_source_s_again_where_they_are_propagated():
+    avro = avro_settings("http://registry/apis/registry/v2")
+    (found,) = refusals(avro, TABLE, COLUMNS)
+    assert found.code == "columns-renamed"
+    assert "column.propagate.source.type" in found.hint
+    for columns in (COLUMNS, ()):
+        assert refusals({**avro, "column.propagate.source.type": ".*"}, TABLE, columns) == []
+    other = {**avro, "column.propagate.source.type": r"public\.pets\..*"}
+    assert [one.code for one in refusals(other, TABLE, COLUMNS)] == ["columns-renamed"]
+    mixed = {**avro, "key.converter": JSON, "column.propagate.source.type": ".*"}
+    assert [one.code for one in refusals(mixed, TABLE, COLUMNS)] == ["columns-renamed"]
 
 
 def test_converters_and_post_processors():

@@ -4,6 +4,7 @@ import pytest
 
 from lakemark.connectors import connector
 from lakemark.settings.layers import InvalidConfig
+from stack.avro import avro_settings
 from tests.kit.connector_settings import JSON, POSTGRES, config, parse
 from tests.kit.toy_database import CLASS, ToyServer, registered
 
@@ -186,6 +187,16 @@ def test_warnings_do_not_stop_the_start(settings, path, words):
     found = parse(settings)
     assert words in warnings(found)[f"connector: {path}"]
     found.require()
+
+
+def test_names_that_avro_restores_need_no_warning():
+    path = "connector: field.name.adjustment.mode"
+    avro = {**POSTGRES, **avro_settings("http://registry/apis/registry/v2")}
+    found = connector.parse(avro, config=config())
+    (hint,) = [m.hint for m in found.problems if m.path == path]
+    assert "column.propagate.source.type" in hint
+    restored = {**avro, "column.propagate.source.type": ".*"}
+    assert path not in warnings(connector.parse(restored, config=config()))
 
 
 def test_truncates_are_skipped_by_debezium_s_default():

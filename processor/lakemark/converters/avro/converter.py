@@ -93,6 +93,10 @@ class AvroConverter:
         named = self._options.key_class or self._options.value_class
         return not named or self._options.java_class(side) in self.java_classes
 
+    def restores_names(self) -> bool:
+        """See `Converter`: where keys and values are Avro's, or they would differ."""
+        return self._is_mine("key") and self._is_mine("value")
+
     def examine(self, topics: Sequence[str]) -> list[Finding]:
         """See `Converter`: the registry is asked."""
         from lakemark.converters.avro import registry_checks  # noqa: PLC0415 - see `_registry`

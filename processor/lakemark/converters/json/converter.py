@@ -70,6 +70,10 @@ class JsonConverter:
         told = self._options.key if side == "key" else self._options.value
         return None if told is None else self._is_on(side, _SCHEMAS)
 
+    def restores_names(self) -> bool:
+        """See `Converter`."""
+        return False
+
     def examine(self, topics: Sequence[str]) -> list[Finding]:  # noqa: ARG002
         """See `Converter`: it needs nothing."""
         return []
