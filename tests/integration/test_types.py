@@ -95,16 +95,19 @@ BY_THEMSELVES = {"column.propagate.source.type": ".*"}
 
 
 @pytest.mark.parametrize(
-    ("form", "modes"),
+    ("form", "modes", "described"),
     [
-        ("confluent", MODES["defaults"]),
-        pytest.param("wrapped", MODES["defaults"], marks=nightly),
-        pytest.param("global", MODES["microseconds"], marks=nightly),
-        pytest.param("headers", MODES["connect"], marks=nightly),
+        ("confluent", MODES["defaults"], False),
+        pytest.param("confluent", MODES["defaults"], True, marks=nightly),
+        pytest.param("wrapped", MODES["defaults"], False, marks=nightly),
+        pytest.param("global", MODES["microseconds"], False, marks=nightly),
+        pytest.param("headers", MODES["connect"], False, marks=nightly),
     ],
 )
-def test_records_alone_tell_every_type_and_key(database: Database, tmp_path, form, modes):
-    """Without a database the columns are those of its catalog, and the rows those of SELECT."""
+def test_records_that_bring_their_schemas_tell_every_type_and_key(
+    database: Database, tmp_path, form, modes, described
+):
+    """With a database or without: the columns are its catalog's, and the rows those of SELECT."""
     settings = {**modes, **form_settings(form, database.stack), **BY_THEMSELVES}
     limits = every_type.Limits.of(settings)
     with database.connect() as connection:
@@ -112,7 +115,9 @@ def test_records_alone_tell_every_type_and_key(database: Database, tmp_path, for
         database.execute(KEYED)
         insert_keyed(database, 1)
         database.start_connector(settings)
-        sections = {"database": None, "source": source_section(database, tmp_path)}
+        sections = {"source": source_section(database, tmp_path)}
+        if not described:
+            sections["database"] = None
         with Running(database, tmp_path, sections) as running:
             running.lakemark.start()
             change_keyed(database)
