@@ -9,6 +9,7 @@ import pytest
 from lakemark.settings.schema_policy import BEHAVIORS, KINDS
 from lakemark.settings.table_id import pair_of
 from stack.database import Database
+from tests.kit.avro_pipeline import form_settings, source_section
 from tests.kit.nightly import nightly
 from tests.kit.number_rows import numbers_of
 from tests.kit.running import Running
@@ -212,9 +213,11 @@ def test_with_a_database(any_database: Database, tmp_path: Path, engine: str):
 
 
 @on(*AT_NIGHT)
-def test_without_one(any_database: Database, tmp_path: Path):
-    wrapped = {"value.converter.schemas.enable": "true", "key.converter.schemas.enable": "true"}
-    fill(any_database, **{"snapshot.mode": "initial", **wrapped})
-    own = settings(any_database, "deletion-vectors", database=None)
+@pytest.mark.parametrize("form", ["wrapped", pytest.param("confluent", marks=nightly)])
+def test_without_one(any_database: Database, tmp_path: Path, form: str):
+    records = form_settings(form, any_database.stack)
+    fill(any_database, **{"snapshot.mode": "initial", **records})
+    source = source_section(any_database, tmp_path)
+    own = settings(any_database, "deletion-vectors", database=None, source=source)
     with Running(any_database, tmp_path, own) as running:
         follow(running, BLIND)
