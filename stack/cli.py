@@ -40,6 +40,9 @@ def main(arguments: Sequence[str]) -> int:
     demo = commands.add_parser("demo", help="the whole thing on this machine")
     demo.add_argument("--keep", action="store_true", help="leave everything running at the end")
     demo.add_argument("--scale", type=float, default=1.0, help="size of the shop; 1: 65,000 rows")
+    demo.add_argument(
+        "--format", default="json", choices=("json", "avro"), help="of the records (default: json)"
+    )
     add_database(demo)
     test = commands.add_parser("test", help="lint, types and tests", add_help=False)
     test.add_argument("--quick", action="store_true", help="no Java, no servers")
@@ -59,7 +62,9 @@ def main(arguments: Sequence[str]) -> int:
     if rest and options.command not in {"test", "bench"}:
         parser.error(f"unknown arguments: {' '.join(rest)}")
     actions: dict[str, Callable[[], int]] = {
-        "demo": lambda: run_demo(keep=options.keep, scale=options.scale, database=options.database),
+        "demo": lambda: run_demo(
+            keep=options.keep, scale=options.scale, database=options.database, form=options.format
+        ),
         "test": lambda: run_tests(rest, quick=options.quick),
         "bench": lambda: run_bench(options.name, rest),
         "up": lambda: up(options.database),
@@ -100,11 +105,11 @@ def _service(name: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def run_demo(*, keep: bool, scale: float, database: str) -> int:
+def run_demo(*, keep: bool, scale: float, database: str, form: str) -> int:
     """Run `stack/demo.py`."""
     ensure_servers(say)
     run = importlib.import_module("stack.demo").run
-    code: int = run(keep=keep, scale=scale, database=database)
+    code: int = run(keep=keep, scale=scale, database=database, form=form)
     return code
 
 

@@ -25,10 +25,12 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.syntax import Syntax
 
+from lakemark.converters.registry import AVRO, JSON
 from lakemark.errors import LakemarkError
 from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from stack import shop
+from stack.avro import avro_settings
 from stack.compare import Comparer, Comparison
 from stack.database import Database
 from stack.demo_load import PULSE, Load, create_pulse
@@ -42,6 +44,8 @@ from stack.processes import Identity, StackError
 CATCH_UP_S: Final = 300.0
 """Deadline for the tables to be equal; a busy machine needs a minute."""
 KEPT: Final = "demo"
+FORMATS: Final = (JSON, AVRO)
+"""Forms of the connector's records."""
 CLIENT_ERRORS: Final = (PostgresDatabase.CLIENT_ERROR, MySqlDatabase.CLIENT_ERROR)
 
 
@@ -51,15 +55,23 @@ class Demo:
     Args:
         console: where it is shown.
         service: the database, one of `stack.local.DATABASES`.
+        form: of the records, one of `FORMATS`.
         keep: leave everything running at the end.
         scale: how large the shop is; 1 is 65,000 rows.
     """
 
     def __init__(
-        self, console: Console, *, service: str = "postgres", keep: bool, scale: float = 1.0
+        self,
+        console: Console,
+        *,
+        service: str = "postgres",
+        form: str = JSON,
+        keep: bool,
+        scale: float = 1.0,
     ) -> None:
         self._screen = Screen(console)
         self._service = service
+        self._form = form
         self._keep = keep
         self._scale = scale
         self._stack: LocalStack | None = None
@@ -88,7 +100,7 @@ class Demo:
         stack = self._start_stack()
         database = self._fill(stack)
         with self._screen.doing("starting the connector (snapshot.mode=no_data)"):
-            database.start_connector({"snapshot.mode": "no_data"})
+            database.start_connector({"snapshot.mode": "no_data", **self._records(stack)})
         config = self._configure(database)
         lakemark = self._lakemark = LakemarkProcess(
             config, log=stack.logs / "lakemark.log", detached=self._keep
@@ -107,7 +119,8 @@ class Demo:
         if self._keep:
             stop(self._screen.say)
             shutil.rmtree(ROOT / ".lakemark" / KEPT, ignore_errors=True)
-        services = ("kafka", "connect", self._service)
+        registry = ("registry",) if self._form == AVRO else ()
+        services = ("kafka", *registry, "connect", self._service)
         stack = LocalStack(name=KEPT, services=services, detached=self._keep, progress=self._note)
         with self._screen.doing(f"starting {stack.servers[-1].name}, Kafka and Connect"):
             stack.start()
@@ -135,7 +148,16 @@ class Demo:
         """Return the section `source`: a changed table is to be noticed while somebody looks on."""
         assert self._stack is not None
         connect = {"url": self._stack.connect.url, "connector": database.name}
-        return {"connect": connect, "watch_interval": "5s"}
+        found: dict[str, Any] = {"connect": connect, "watch_interval": "5s"}
+        if self._form == AVRO:  # this registry is gone with the demo, and so are its schemas
+            found["converter"] = {"registry.folder": str(self._stack.directory / "schemas")}
+        return found
+
+    def _records(self, stack: LocalStack) -> dict[str, str]:
+        """Return the connector's settings for the form of its records."""
+        if self._form == JSON:
+            return {}
+        return {**avro_settings(stack.registry.url), "column.propagate.source.type": ".*"}
 
     def _catch_up(self, database: Database, lakemark: LakemarkProcess) -> Comparison:
         comparer = Comparer(
@@ -190,6 +212,7 @@ class Demo:
                 f"database   {self._database.dsn}",
                 f"Kafka      {self._stack.kafka.bootstrap}",
                 f"Connect    {self._stack.connect.url}",
+                *([f"registry   {self._stack.registry.address}"] if self._form == AVRO else []),
                 "",
                 "everything is still running; stop it with:",
                 "  .venv/bin/python -m stack.demo stop",
@@ -265,20 +288,21 @@ def stop(say: Any = print) -> int:
     return 0
 
 
-def run(*, keep: bool, scale: float = 1.0, database: str = "postgres") -> int:
+def run(*, keep: bool, scale: float = 1.0, database: str = "postgres", form: str = JSON) -> int:
     """Run the demo; the exit code is 0 only if all tables are equal.
 
     Args:
         keep: leave everything running at the end, and say how to stop it.
         scale: how large the shop is.
         database: one of `stack.local.DATABASES`.
+        form: of the records, one of `FORMATS`.
     """
 
     def terminated(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, terminated)
-    demo = Demo(Console(highlight=False), service=database, keep=keep, scale=scale)
+    demo = Demo(Console(highlight=False), service=database, form=form, keep=keep, scale=scale)
     try:
         code = demo.run()
         if keep:

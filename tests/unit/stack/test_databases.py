@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from stack import connect, local
+from stack.avro import avro_settings
 from stack.connect import PLUGINS, Connect, Worker, connector_config
 from stack.database import CONFIGS, Database
 from stack.local import DATABASES, LocalStack
@@ -207,3 +208,14 @@ def test_a_stack_has_the_plugins_of_its_databases(tmp_path):
 def test_a_stack_names_the_databases_that_there_are(tmp_path):
     with pytest.raises(StackError, match="no database oracle: only postgres, mariadb-11"):
         LocalStack(directory=tmp_path, services=()).database_server("oracle")
+
+
+@pytest.mark.parametrize("product", ["postgres", "mariadb", "mysql"])
+def test_a_connector_s_file_for_avro_is_the_usual_one_with_other_converters(product):
+    usual, avro = (
+        json.loads((CONFIGS / f"{name}.json").read_text(encoding="utf-8"))
+        for name in (product, f"{product}-avro")
+    )
+    rest = {name: text for name, text in usual.items() if not name.partition(".converter")[1]}
+    names = {"column.propagate.source.type": ".*"}
+    assert avro == {**rest, **avro_settings("${REGISTRY_URL}"), **names}

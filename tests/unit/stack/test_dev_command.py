@@ -101,3 +101,15 @@ def test_a_database_is_asked_for_by_its_products_name(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         cli.main(["demo", "--database", "oracle"])
     assert "there is no database oracle: only postgres, mariadb-11.4" in capsys.readouterr().err
+
+
+def test_the_demo_is_told_the_form_of_its_records(monkeypatch, capsys):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    asked = []
+    monkeypatch.setattr(cli, "run_demo", lambda **options: asked.append(options["form"]) or 0)
+    assert cli.main(["demo", "--format", "avro"]) == 0
+    assert cli.main(["demo"]) == 0
+    assert asked == ["avro", "json"]
+    with pytest.raises(SystemExit):
+        cli.main(["demo", "--format", "xml"])
+    assert "invalid choice: 'xml'" in capsys.readouterr().err
