@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakemark.converters.avro.converter import AvroConverter
 from lakemark.converters.json.converter import JsonConverter
 from lakemark.converters.json.flattened import FlattenedConverter
 from lakemark.converters.registry import choice_of, converter_of
-from lakemark.model.decoding import ConverterOptions, Flattening, Records, StretchPlan
+from lakemark.model.decoding import (
+    AddedField,
+    ConverterOptions,
+    Flattening,
+    Records,
+    StretchPlan,
+)
 from lakemark.model.events import Kind
 from lakemark.source import decoder
 from lakemark.source.fetch import HEADERS, SCHEMA
@@ -230,3 +237,12 @@ def test_options_make_another_of_its_kind_and_nothing_is_learnt():
     given_ = records([event("u", ROW)], "fields")
     assert made.headers(given_, PLAN) == converter.headers(given_, PLAN)
     assert not made.learn(given_, made.headers(given_, PLAN)).tables
+
+
+def test_headers_that_tell_of_a_row_are_among_those_that_are_read():
+    told = Flattening(headers=(AddedField("__op", "", "op"), AddedField("__lsn", "source", "lsn")))
+    for converter in (
+        FlattenedConverter(JsonConverter(), told),
+        AvroConverter(FlattenedConverter(JsonConverter(), told)),
+    ):
+        assert {"__op", "__lsn"} <= converter.read_headers
