@@ -18,12 +18,17 @@ class DictSource:
     def __init__(self) -> None:
         self.texts: dict[SchemaReference, str] = {}
         self.asked: list[SchemaReference] = []
+        self.subjects: dict[str, list[str]] = {}
 
     def schema(self, reference: SchemaReference) -> str:
         self.asked.append(reference)
         if reference not in self.texts:
             raise SchemaNotFoundError(f"nobody has the schema of {reference}")
         return self.texts[reference]
+
+    def register(self, subject: str, text: str) -> int:
+        self.subjects.setdefault(subject, []).append(text)
+        return self.put(json.loads(text))
 
     def put(self, schema: Any, kind: str = "id") -> int:
         """Keep a schema; the same one has the same id."""

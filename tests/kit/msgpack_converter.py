@@ -23,6 +23,9 @@ from lakemark.converters.converter import (
     OUT_OF_RANGE,
     OWN,
     WRONG_TYPE,
+    Came,
+    ConnectData,
+    Departing,
     Moment,
     RecordWriter,
     Rows,
@@ -329,6 +332,23 @@ class MsgpackConverter:
             raise not_ready(f"no event of the connector has come yet that {table}'s rows follow")
         return MsgpackWriter(table, schema, learnt.event)
 
+    def described(self, schema: TableSchema, learnt: Learnt) -> Learnt:
+        return learnt
+
+    def opened(self, departing: Departing, at: Sequence[int]) -> list[ConnectData | None]:
+        found = [unpack(departing.raws[index]) for index in at]
+        return [
+            None if one is None else ConnectData(msgspec.json.encode(one), None, NAME)
+            for one in found
+        ]
+
+    def issued(self, departing: Departing) -> list[bytes | None]:
+        out = [*departing.raws]
+        for at, data in enumerate(departing.opened()):
+            if data is not None and data.form != NAME:
+                out[at] = packed(data.payload)
+        return out
+
     def cells(self, image: bytes) -> Mapping[str, bytes]:
         row = unpack(image)
         if row is None:
@@ -343,7 +363,9 @@ class MsgpackConverter:
             for name, values in columns.items()
         }
 
-    def with_cells(self, value: bytes, cells: Mapping[str, bytes]) -> bytes:
+    def with_cells(
+        self, value: bytes, cells: Mapping[str, bytes], headers: Came | None = None
+    ) -> bytes:
         event = unpack(value) or {}
         after = event.get("after")
         if not isinstance(after, dict) or set(cells) - set(after):

@@ -5,7 +5,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakemark.converters.converter import Converter, RecordWriter, Rows
+from lakemark.converters.converter import (
+    Came,
+    ConnectData,
+    Converter,
+    Departing,
+    RecordWriter,
+    Rows,
+)
 from lakemark.model.columns import Column
 from lakemark.model.decoding import DecodedRange, Records, Side, StretchPlan
 from lakemark.model.definitions import SchemaChange
@@ -161,6 +168,18 @@ class BesideConverter:
         """See `Converter`."""
         return self._beside.writer(table, schema, modes, learnt=learnt, wrapped=wrapped)
 
+    def described(self, schema: TableSchema, learnt: Learnt) -> Learnt:
+        """See `Converter`."""
+        return self._beside.described(schema, learnt)
+
+    def opened(self, departing: Departing, at: Sequence[int]) -> list[ConnectData | None]:
+        """See `Converter`."""
+        return self._beside.opened(departing, at)
+
+    def issued(self, departing: Departing) -> list[bytes | None]:
+        """See `Converter`: of its own records alone, which stay as they are."""
+        return [*departing.raws]
+
     def cells(self, image: bytes) -> Mapping[str, bytes]:
         """See `Converter`."""
         return self._beside.cells(image)
@@ -171,6 +190,8 @@ class BesideConverter:
         """See `Converter`."""
         return self._beside.cells_of(columns, schema, modes)
 
-    def with_cells(self, value: bytes, cells: Mapping[str, bytes]) -> bytes:
+    def with_cells(
+        self, value: bytes, cells: Mapping[str, bytes], headers: Came | None = None
+    ) -> bytes:
         """See `Converter`."""
-        return self._beside.with_cells(value, cells)
+        return self._beside.with_cells(value, cells, headers)

@@ -11,7 +11,7 @@ all tables and partitions of a process.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -33,8 +33,16 @@ from lakemark.settings.layers import Mistake
 
 OWN: Final = "source.converter"
 """The setting with what a converter is told here, before what the connector says."""
+OUT: Final = "output.converter"
+"""The setting with what a converter of output topics is told."""
 WRONG_TYPE: Final = "wrong-type"
 OUT_OF_RANGE: Final = "number-out-of-range"
+
+
+Came = Sequence[Mapping[str, Any]]
+"""Headers of a record as they came."""
+Sent = Sequence[tuple[str, str | bytes | None]]
+"""Headers of a record that is sent."""
 
 
 @dataclass(slots=True)
@@ -72,6 +80,20 @@ class Moment:
     position: bytes
     read_ns: int
     written_ns: int
+
+
+class ConnectData(NamedTuple):
+    """A key or a value as Kafka Connect has it, in the words of its JSON converter.
+
+    Attributes:
+        payload: raw JSON.
+        schema: raw JSON of a Connect schema; None for a record that brings none.
+        form: the name in `converters.registry` of the form in which it was written.
+    """
+
+    payload: bytes
+    schema: bytes | None
+    form: str
 
 
 class Converter(Protocol):
@@ -272,6 +294,41 @@ class Converter(Protocol):
             TableError: `output-not-ready`: they have not shown enough yet, see `not_ready`.
         """
 
+    # -- another form on the way out than on the way in -------------------------------------------
+
+    def described(self, schema: TableSchema, learnt: Learnt) -> Learnt:
+        """Return what has been learnt, with the schemas that a table's records do not bring.
+
+        Args:
+            schema: of the table.
+            learnt: what events have shown; of none nothing can be said.
+        """
+
+    def opened(self, departing: "Departing", at: Sequence[int]) -> list[ConnectData | None]:
+        """Return what keys or values that this converter can read say; None for what is null.
+
+        Args:
+            departing: with them.
+            at: which of them.
+
+        Raises:
+            TableError: one cannot be read.
+            DependencyError: whoever must be asked is away.
+        """
+
+    def issued(self, departing: "Departing") -> list[bytes | None]:
+        """Return keys or values as this form has them, for a topic that is written.
+
+        What has this form already stays as it is, byte for byte.
+
+        Args:
+            departing: with them.
+
+        Raises:
+            TableError: one has no such form, or its schema is refused.
+            DependencyError: whoever must be asked is away.
+        """
+
     def cells(self, image: bytes) -> Mapping[str, bytes]:
         """Return the values of an image as they are written, by column.
 
@@ -290,16 +347,48 @@ class Converter(Protocol):
             modes: the connector's settings.
         """
 
-    def with_cells(self, value: bytes, cells: Mapping[str, bytes]) -> bytes:
+    def with_cells(
+        self, value: bytes, cells: Mapping[str, bytes], headers: Came | None = None
+    ) -> bytes:
         """Return a change event with other values in its after image, all else as it was.
 
         Args:
             value: of the record.
             cells: by column, as `cells` or `cells_of` have them.
+            headers: of the record.
 
         Raises:
             ValueError: this is no change event, or the image is null or lacks one of the columns.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Departing:
+    """Keys, or values, of one table on their way to a topic.
+
+    Attributes:
+        side: of keys, or of values.
+        topic: that they are written to.
+        table: id of the table.
+        reader: the converter of the form that they have.
+        learnt: what their connector's events have shown, see `Converter.described`.
+        raws: as their reader has them.
+        headers: of their records.
+        converts: whether those of another form than the topic's are changed.
+    """
+
+    side: Side
+    topic: str
+    table: str
+    reader: Converter
+    learnt: Learnt
+    raws: Sequence[bytes | None]
+    headers: Sequence[Sent]
+    converts: bool = True
+
+    def opened(self, at: Sequence[int] | None = None) -> list[ConnectData | None]:
+        """Return what they say, or some of them, see `Converter.opened`."""
+        return self.reader.opened(self, range(len(self.raws)) if at is None else at)
 
 
 class RecordWriter(Protocol):

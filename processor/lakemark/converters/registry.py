@@ -13,8 +13,10 @@ from typing import Any, Final, get_args
 
 import structlog
 
+from lakemark.converters.avro import subjects
 from lakemark.converters.avro.converter import AvroConverter
-from lakemark.converters.converter import OWN, Converter
+from lakemark.converters.avro.registry_settings import names_registry
+from lakemark.converters.converter import OUT, OWN, Converter
 from lakemark.converters.flattening import flattening_of
 from lakemark.converters.json.converter import JsonConverter
 from lakemark.converters.json.flattened import FlattenedConverter
@@ -122,6 +124,44 @@ def _told(
     replaced = tuple(f"{side}.converter." for side in SIDES if f"{side}.converter" in instead)
     left = {k: v for k, v in settings.items() if not f"{k}.".startswith(replaced)}
     return {**left, **instead}, {k: v for k, v in own.items() if k not in instead}
+
+
+def output_choice(
+    settings: Mapping[str, str],
+    own: Mapping[str, str],
+    *,
+    format_: str | None,
+    told: Mapping[str, str],
+) -> ConverterChoice | None:
+    """Return the converter of a connector's output topics; None where nothing is to be done.
+
+    Args:
+        settings: of the connector.
+        own: lakemark's settings of the converter of its records, in clear.
+        format_: of the topics; None for that of the records.
+        told: lakemark's settings of the converter of the topics, in clear.
+    """
+    reads = choice_of(settings, own)
+    name = format_ or reads.name
+    if name == reads.name != AVRO:
+        return None
+    if name != reads.name or names_registry(told):
+        apart = {**subjects.strategies(reads.options), **told}
+        return ConverterChoice(name, ConverterOptions(own=tuple(sorted(apart.items()))))
+    both = tuple(sorted({**dict(reads.options.own), **told}.items()))
+    return ConverterChoice(name, replace(reads.options, own=both))
+
+
+def output_problems(choice: ConverterChoice) -> Iterator[Mistake]:
+    """Yield why the converter of output topics does not suit; paths are `OUT` and a name."""
+    found = [*converter_of(choice).problems(described=True)]
+    if choice.name == AVRO:
+        found += subjects.problems(choice.options)
+    for problem in found:
+        if problem.path.startswith(OWN) and not problem.warning:
+            texts = str(problem.path), problem.message, str(problem.hint)
+            path, why, hint = (text.replace(OWN, OUT) for text in texts)
+            yield Mistake(path, why, hint)
 
 
 def _options(settings: Mapping[str, str], side: Side) -> Options | None:

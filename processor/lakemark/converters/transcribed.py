@@ -12,7 +12,14 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from lakemark.converters.beside import ANY_SIZE, BesideConverter, refuse, refused_sizes
-from lakemark.converters.converter import Converter, Moment, RecordWriter
+from lakemark.converters.converter import (
+    Came,
+    ConnectData,
+    Converter,
+    Departing,
+    Moment,
+    RecordWriter,
+)
 from lakemark.model.columns import Column
 from lakemark.model.decoding import ConverterOptions, DecodedRange, Records, Side, StretchPlan
 from lakemark.model.definitions import SchemaChange
@@ -22,6 +29,7 @@ from lakemark.model.schema import TableSchema
 from lakemark.settings.layers import Mistake
 
 NO_OPTIONS: Final = ConverterOptions()
+_FORM: Final = "transcribed"
 UNREADABLE: Final = "unreadable-record"
 """Code of a record that its form cannot read."""
 
@@ -217,9 +225,23 @@ class TranscribedConverter(BesideConverter):
         written = self._beside.writer(table, schema, modes, learnt=learnt, wrapped=wrapped)
         return _TranscribedWriter(written, self._form)
 
-    def with_cells(self, value: bytes, cells: Mapping[str, bytes]) -> bytes:
+    def opened(self, departing: Departing, at: Sequence[int]) -> list[ConnectData | None]:
         """See `Converter`."""
-        text = self._form.read("value", value, ())
+        texts: list[bytes | None] = []
+        for index in at:
+            told = [{"key": name, "value": value} for name, value in departing.headers[index]]
+            texts.append(self._read(departing.side, departing.raws[index], told))
+        said = self._beside.opened(replace(departing, raws=texts), range(len(at)))
+        return [
+            data._replace(form=_FORM) if data and text != departing.raws[index] else data
+            for index, text, data in zip(at, texts, said, strict=True)
+        ]
+
+    def with_cells(
+        self, value: bytes, cells: Mapping[str, bytes], headers: Came | None = None
+    ) -> bytes:
+        """See `Converter`."""
+        text = self._form.read("value", value, headers or ())
         changed = self._beside.with_cells(text or value, cells)
         return changed if text is None else self._form.write("value", changed)
 

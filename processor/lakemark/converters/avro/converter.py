@@ -8,18 +8,33 @@ Images are those of the other converter, so is everything that needs no record.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from lakemark.converters.avro import lost_values, registry_settings
 from lakemark.converters.avro.check_names import CHECKS
 from lakemark.converters.avro.framing import HEADERS, Framing
+from lakemark.converters.avro.issuing import Issuing, Origin
 from lakemark.converters.avro.known_schemas import KnownSchemas
 from lakemark.converters.avro.payloads import payloads
-from lakemark.converters.avro.record_writer import AvroRecordWriter, learn, spliced, unpacked
-from lakemark.converters.avro.schema_source import SchemaSource
-from lakemark.converters.converter import Converter, RecordWriter, Rows
+from lakemark.converters.avro.record_writer import (
+    AvroRecordWriter,
+    learn,
+    packed,
+    spliced,
+    unpacked,
+)
+from lakemark.converters.avro.schema_source import SchemaRegistry, SchemaSource
+from lakemark.converters.converter import (
+    Came,
+    ConnectData,
+    Converter,
+    Departing,
+    RecordWriter,
+    Rows,
+)
+from lakemark.errors import TableError
 from lakemark.model.columns import Column
 from lakemark.model.decoding import (
     ConverterOptions,
@@ -35,12 +50,18 @@ from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.settings.layers import Mistake
 
+if TYPE_CHECKING:
+    from lakemark.converters.avro.registry import RegistrySource
+
 NO_OPTIONS: Final = ConverterOptions()
+_FORM: Final = "avro"
 _ANY_SIZE: Final = 1 << 62
 _NO_TABLE: Final = frozenset({int(Kind.TOMBSTONE), int(Kind.BAD)})
 
 Sources = Callable[[ConverterOptions], SchemaSource]
 """Makes what has the schemas of a connector's records."""
+Registries = Callable[[ConverterOptions], SchemaRegistry]
+"""Makes what takes the schemas of records that are written."""
 
 
 class AvroConverter:
@@ -58,18 +79,25 @@ class AvroConverter:
         beside: Converter,
         sources: Sources | None = None,
         options: ConverterOptions = NO_OPTIONS,
+        *,
+        registries: Registries | None = None,
     ) -> None:
-        """Takes the converter of JSON, what has schemas (else the registry), and what is told."""
-        sources = sources or _registry
+        """Takes the converter of JSON, and what it is told.
+
+        What has the schemas to read by, and what takes those to write by, are both the registry
+        unless they are given.
+        """
+        sources, registries = sources or _registry, registries or _registry
         self._beside = beside.of(options)
         self.read_headers = HEADERS | self._beside.read_headers
-        self._sources, self._options = sources, options
+        self._sources, self._registries, self._options = sources, registries, options
         self._schemas = KnownSchemas(lambda: sources(options))
+        self._issuing = Issuing(lambda: registries(options), options)
         self._keys, self._values = Framing("key", options), Framing("value", options)
 
     def of(self, options: ConverterOptions) -> "AvroConverter":
         """See `Converter`."""
-        return AvroConverter(self._beside, self._sources, options)
+        return AvroConverter(self._beside, self._sources, options, registries=self._registries)
 
     def problems(self, *, described: bool) -> Iterator[Mistake]:
         """See `Converter`: records bring their types, if there is a registry that has them."""
@@ -237,6 +265,42 @@ class AvroConverter:
         """See `Converter`."""
         return AvroRecordWriter(self._beside, self._schemas, table, schema, modes, learnt=learnt)
 
+    # -- another form on the way out than on the way in -----------------------------------------
+
+    def described(self, schema: TableSchema, learnt: Learnt) -> Learnt:
+        """See `Converter`: for JSON that stands beside Avro, which brings its own."""
+        plain, prefixes = unpacked(learnt)
+        return packed(self._beside.described(schema, plain), prefixes)
+
+    def opened(self, departing: Departing, at: Sequence[int]) -> list[ConnectData | None]:
+        """See `Converter`."""
+        told = [[{"key": name, "value": value} for name, value in departing.headers[i]] for i in at]
+        framing = self._keys if departing.side == "key" else self._values
+        found = payloads([departing.raws[i] for i in at], framing, self._schemas, told)
+        if found.bad:
+            code, detail = next(iter(found.bad.values()))
+            raise TableError(detail, code=code)
+        plain = replace(departing, raws=found.texts, learnt=unpacked(departing.learnt)[0])
+        out = self._beside.opened(plain, range(len(at)))
+        for index, form in enumerate(found.forms):
+            if form is not None:
+                out[index] = ConnectData(found.texts[index] or b"", form.connect, _FORM)
+        return out
+
+    def issued(self, departing: Departing) -> list[bytes | None]:
+        """See `Converter`: the schemas are registered, see `issuing`."""
+        reader, side = departing.reader, departing.side
+        origin = None
+        if isinstance(reader, AvroConverter):
+            origin = reader.origin(side, self._options)
+        return self._issuing.issued(departing, origin)
+
+    def origin(self, side: Side, options: ConverterOptions) -> Origin:
+        """Return what must be known of the Avro that is read here, to write it by these options."""
+        framing = self._keys if side == "key" else self._values
+        mine, other = map(registry_settings.address_of, (self._options, options))
+        return Origin(framing, self._schemas, same=mine == other)
+
     def cells(self, image: bytes) -> Mapping[str, bytes]:
         """See `Converter`."""
         return self._beside.cells(image)
@@ -247,13 +311,16 @@ class AvroConverter:
         """See `Converter`."""
         return self._beside.cells_of(columns, schema, modes)
 
-    def with_cells(self, value: bytes, cells: Mapping[str, bytes]) -> bytes:
+    def with_cells(
+        self, value: bytes, cells: Mapping[str, bytes], headers: Came | None = None
+    ) -> bytes:
         """See `Converter`."""
-        found = payloads([value], self._values, self._schemas)
-        return spliced(self._beside, value, found, cells, self._values)
+        found = payloads([value], self._values, self._schemas, [headers])
+        framed = self._values.of(value, headers)
+        return spliced(self._beside, value, found, cells, framed.begin if framed else 0)
 
 
-def _registry(options: ConverterOptions) -> SchemaSource:
+def _registry(options: ConverterOptions) -> "RegistrySource":
     from lakemark.converters.avro.registry import source_of  # noqa: PLC0415 - slow, and needed with Avro alone
 
     return source_of(options)

@@ -14,6 +14,7 @@ Whatever begins with another byte, and has no such header, is no Avro: JSON may 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, get_args
 
+from lakemark.converters.avro.registry_settings import names_apicurio
 from lakemark.converters.avro.schema_source import SchemaReference
 from lakemark.model.decoding import ConverterOptions, Side
 
@@ -26,9 +27,9 @@ _NO_ID: Final = b"\0\0\0\0"
 _ID_BYTES: Final = 8
 _OF_HEADERS: Final = {"globalId": "global", "contentId": "content"}
 HEADERS: Final = frozenset(
-    f"apicurio.{side}.{name}" for side in get_args(Side) for name in _OF_HEADERS
+    f"apicurio.{side}.{name}" for side in get_args(Side) for name in (*_OF_HEADERS, "encoding")
 )
-"""The headers of records that have the id of their schema."""
+"""Those that say of a record's bytes how they are to be read."""
 
 
 class Framed(NamedTuple):
@@ -44,7 +45,13 @@ class Framing:
     def __init__(self, side: Side, options: ConverterOptions) -> None:
         told = (options.get(side, "apicurio.registry.use-id") or "").lower()
         self._long = "content" if told == "contentid" else "global"
+        shortens = (options.get(side, "apicurio.registry.as-confluent") or "").lower() == "true"
+        self._size = CONFLUENT if shortens or not names_apicurio(options) else APICURIO
         self._headers = {f"apicurio.{side}.{name}": k for name, k in _OF_HEADERS.items()}
+
+    def prefix(self, number: int) -> bytes:
+        """Return the bytes before a datum whose schema has this number."""
+        return MAGIC + number.to_bytes(self._size - len(MAGIC))
 
     def of(
         self, raw: bytes | None, headers: Sequence[Mapping[str, Any]] | None = None

@@ -24,11 +24,13 @@ class Form:
         program: its types.
         steps: read a datum as a whole.
         connect: its Connect schema as JSON, as the ``schema`` member of a wrapped record has it.
+        text: as its registry has it.
     """
 
     program: Program
     steps: Instructions
     connect: bytes
+    text: str = ""
 
     @property
     def wrapper(self) -> bytes:
@@ -63,7 +65,7 @@ def _form(text: str, reference: SchemaReference) -> Form:
         schema: Any = msgspec.json.decode(text)
         program = program_of(schema)
         connect = msgspec.json.encode(connect_schema(schema))
-        return Form(program, instructions(program), connect)
+        return Form(program, instructions(program), connect, text)
     except (msgspec.MsgspecError, SchemaError, RecursionError) as error:
         raise TableError(
             f"the schema of {reference.kind} {reference.number} cannot be read: {error}",

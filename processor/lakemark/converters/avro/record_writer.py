@@ -50,16 +50,12 @@ def learn(
     wrapped = [keys.wrapped(index) for index in range(len(records.keys))]
     told = beside.learn(replace(records, keys=wrapped, values=values.texts), heads)
     newest_of = {table: at for at, table in enumerate(heads.table) if table and records.keys[at]}
-    tables = {}
-    for table, (key, value) in told.tables.items():
+    prefixes = {}
+    for table in told.tables:
         at = newest_of[table]
-        sides = ((records.keys[at], keys, "key", key), (records.values[at], values, "value", value))
-        found = [
-            _Written(_prefix(raw, payload.forms[at], side), connect)
-            for raw, payload, side, connect in sides
-        ]
-        tables[table] = (msgspec.msgpack.encode(found[0]), msgspec.msgpack.encode(found[1]))
-    return Learnt(told.event, tables)
+        key = _prefix(records.keys[at], keys.forms[at], "key")
+        prefixes[table] = key, _prefix(records.values[at], values.forms[at], "value")
+    return packed(told, prefixes)
 
 
 def _prefix(raw: bytes | None, form: Form | None, side: str) -> bytes:
@@ -67,6 +63,16 @@ def _prefix(raw: bytes | None, form: Form | None, side: str) -> bytes:
         return b""
     framed = Framing("key" if side == "key" else "value", _NO_OPTIONS).of(raw)
     return raw[: framed.begin] if framed else b""
+
+
+def packed(told: Learnt, prefixes: Mapping[str, tuple[bytes, bytes]]) -> Learnt:
+    """Return what is kept of what the converter of JSON has learnt, and the bytes before datums."""
+    tables = {}
+    for table, connects in told.tables.items():
+        sides = zip(prefixes.get(table, (b"", b"")), connects, strict=True)
+        key, value = (msgspec.msgpack.encode(_Written(*side)) for side in sides)
+        tables[table] = key, value
+    return Learnt(told.event, tables)
 
 
 def unpacked(learnt: Learnt) -> tuple[Learnt, dict[str, tuple[bytes, bytes]]]:
@@ -136,7 +142,7 @@ def spliced(
     value: bytes,
     found: Payloads,
     cells: Mapping[str, bytes],
-    framing: Framing,
+    begin: int,
 ) -> bytes:
     """See `Converter.with_cells`.
 
@@ -145,13 +151,12 @@ def spliced(
         value: the record's.
         found: what it says.
         cells: the new values, as JSON.
-        framing: of values.
+        begin: where its datum begins.
     """
     text, form = found.texts[0], found.forms[0]
     if text is None:
         raise ValueError("the value cannot be read")
     changed = beside.with_cells(text, cells)
-    framed = framing.of(value)
-    if form is None or framed is None:
+    if form is None:
         return changed
-    return value[: framed.begin] + datum_of(form.program, changed)
+    return value[:begin] + datum_of(form.program, changed)

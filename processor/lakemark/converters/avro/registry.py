@@ -80,6 +80,7 @@ class RegistrySource:
         self._api: RegistryApi = api_of(settings)
         self._copies = SchemaCopies(settings.folder, settings.urls[0])
         self._known: dict[SchemaReference, str] = {}
+        self._registered: dict[tuple[str, str], int] = {}
         self._absent: dict[SchemaReference, float] = {}  # until when, by a monotonic clock
         self._rests_until = float("-inf")
         self._lock = threading.Lock()
@@ -99,6 +100,19 @@ class RegistrySource:
                 self._copies.keep(reference, text)
             self._known[reference] = text
         return text
+
+    def register(self, subject: str, text: str) -> int:
+        """See `SchemaSource`; each is said to the registry once in this process.
+
+        Raises:
+            SchemaRefusedError: it is not taken.
+            DependencyError: `registry-unavailable`, `registry-refused`.
+        """
+        number = self._registered.get((subject, text))
+        if number is None:
+            number = self._answered(partial(self._api.register, subject, text))
+            self._registered[subject, text] = number
+        return number
 
     def _fetched(self, reference: SchemaReference) -> str:
         if time.monotonic() < self._absent.get(reference, 0):

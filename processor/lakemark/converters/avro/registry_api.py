@@ -4,12 +4,13 @@ Confluent's is spoken by confluent-kafka's client, without its retries: `registr
 both. Apicurio has that API, too, but resolves one kind of its ids there; its own has them all.
 """
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -17,7 +18,11 @@ import httpx
 
 from lakemark.converters.avro.registry_login import REFUSED, Tokens, verification
 from lakemark.converters.avro.registry_settings import COMPATIBLE, RegistrySettings
-from lakemark.converters.avro.schema_source import SchemaNotFoundError, SchemaReference
+from lakemark.converters.avro.schema_source import (
+    SchemaNotFoundError,
+    SchemaReference,
+    SchemaRefusedError,
+)
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.settings.masking import foreign
 
@@ -25,6 +30,7 @@ UNAVAILABLE: Final = "registry-unavailable"
 _AVRO: Final = "AVRO"
 _REFUSALS: Final = frozenset({401, 403})
 _MISSING: Final = 404
+_UNTAKEN: Final = frozenset({400, 409, 422})  # no schema, not compatible, versions are closed
 _CODES_MISSING: Final = range(40401, 40404)  # no subject, no version, no schema
 _THING_MISSING: Final = re.compile(r"\w+NotFoundException")  # without a thing: a path is unknown
 _PAGE: Final = 500  # artifacts that Apicurio lists at once, at most
@@ -82,6 +88,13 @@ class RegistryApi(Protocol):
 
     def newest(self, subject: str) -> FoundSchema:
         """Return the newest schema of a subject."""
+
+    def register(self, subject: str, text: str) -> int:
+        """Return the number of a schema, which the subject has then.
+
+        Raises:
+            SchemaRefusedError: the registry does not take it.
+        """
 
 
 def api_of(settings: RegistrySettings) -> RegistryApi:
@@ -147,6 +160,23 @@ class CompatibleApi:
         """See `RegistryApi`."""
         return self._asked(lambda: self._client.get_latest_version(subject).schema)
 
+    def register(self, subject: str, text: str) -> int:
+        """See `RegistryApi`."""
+        from confluent_kafka.schema_registry import (  # noqa: PLC0415 - see `_client`
+            Schema,
+            SchemaRegistryError,
+        )
+
+        schema = Schema(text, _AVRO)
+        with _translated(self._settings):
+            try:
+                question = partial(self._client.register_schema, subject, schema)
+                return int(_within(self._settings, question))
+            except SchemaRegistryError as error:
+                if error.http_status_code in _UNTAKEN:
+                    raise _refused(self._settings, subject, error.error_message) from error
+                raise
+
     def _asked(self, question: Callable[[], Any]) -> FoundSchema:
         with _translated(self._settings):
             schema = _within(self._settings, question)
@@ -208,6 +238,34 @@ class ApicurioApi:
             return self._found(artifact)
         return self._found(f"{artifact}/versions/branch=latest", "/content")
 
+    def register(self, subject: str, text: str) -> int:
+        """See `RegistryApi`."""
+        path, number = "groups/default/artifacts", f"{self._settings.numbers}Id"
+        if self._is_old:
+            headers = {
+                "X-Registry-ArtifactId": subject,
+                "X-Registry-ArtifactType": _AVRO,
+                "Content-Type": "application/json",
+            }
+            query, body = {"ifExists": "RETURN_OR_UPDATE"}, text.encode()
+        else:
+            headers = {"Content-Type": "application/json"}
+            content = {"content": text, "contentType": "application/json"}
+            artifact = {
+                "artifactId": subject,
+                "artifactType": _AVRO,
+                "firstVersion": {"content": content},
+            }
+            query, body = {"ifExists": "FIND_OR_CREATE_VERSION"}, json.dumps(artifact).encode()
+        post = partial(self._client.post, path, params=query, headers=headers, content=body)
+        with _translated(self._settings):
+            answer = _within(self._settings, post)
+            if answer.status_code in _UNTAKEN:
+                raise _refused(self._settings, subject, _said(answer))
+            _require_success(self._url, answer.status_code)
+            told = answer.json()
+            return int((told if self._is_old else told["version"])[number])
+
     def _artifact(self, subject: str, group: str = "") -> str:
         return f"groups/{quote(group or 'default', safe='')}/artifacts/{quote(subject, safe='')}"
 
@@ -236,6 +294,22 @@ class ApicurioApi:
                 raise _odd(self._url)
             _require_success(self._url, answer.status_code)
             return answer
+
+
+def _said(answer: httpx.Response) -> str:
+    """Return what a registry says of why it refuses something, with the causes that it lists."""
+    told = answer.json()
+    causes = [str(cause.get("description") or "") for cause in told.get("causes") or ()]
+    return "; ".join(filter(None, [str(told.get("message") or told.get("title") or ""), *causes]))
+
+
+def _refused(settings: RegistrySettings, subject: str, reason: str) -> SchemaRefusedError:
+    return SchemaRefusedError(
+        f"the schema registry {settings.urls[0]} does not take the newest schema of {subject}:"
+        f" {foreign(reason)}",
+        hint=f"make the change of the table compatible, or set another compatibility for {subject}"
+        " there; then: lakemark table resume TABLE",
+    )
 
 
 def _within(settings: RegistrySettings, question: Callable[[], T]) -> T:

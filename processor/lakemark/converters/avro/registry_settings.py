@@ -182,6 +182,22 @@ def problems(options: ConverterOptions) -> Iterator[Mistake]:
     yield from _of_two(options, told)
 
 
+def address_of(options: ConverterOptions) -> str:
+    """Return the address of the registry that these options name; empty if they name none."""
+    told = _Told(options)
+    return _addresses(told.url)[0][0] if told.url else ""
+
+
+def names_registry(told: Mapping[str, str]) -> bool:
+    """Say whether settings of ours name a registry by themselves."""
+    return COMPATIBLE in told or APICURIO in told
+
+
+def names_apicurio(options: ConverterOptions) -> bool:
+    """Say whether the registry is spoken to by Apicurio's own API."""
+    return _Told(options).name_of_url == APICURIO
+
+
 class _Told:
     """All that is said of a registry, in our settings and in those of one of the converters.
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 from lakemark.errors import TableError
 
 NOT_FOUND: Final = "schema-not-found"
+REFUSED_SCHEMA: Final = "output-schema-refused"
 
 
 class SchemaReference(NamedTuple):
@@ -30,6 +31,13 @@ class SchemaNotFoundError(TableError):
     code = NOT_FOUND
 
 
+class SchemaRefusedError(TableError):
+    """A registry does not take a schema, or there is none to write a record by."""
+
+    code = REFUSED_SCHEMA
+    retried = True
+
+
 class SchemaSource(Protocol):
     """Whoever has the schemas that records were written by."""
 
@@ -42,4 +50,20 @@ class SchemaSource(Protocol):
         Raises:
             SchemaNotFoundError: there is none.
             DependencyError: nobody could be asked: tried again, never a reason for dead letters.
+        """
+
+
+class SchemaRegistry(Protocol):
+    """Whoever takes schemas to write records by."""
+
+    def register(self, subject: str, text: str) -> int:
+        """Return the number of a schema under a subject, which it then has.
+
+        Args:
+            subject: the name under which its versions stand.
+            text: JSON.
+
+        Raises:
+            SchemaRefusedError: it is not taken: it is not compatible, or cannot be read.
+            DependencyError: nobody could be asked, or we may not.
         """

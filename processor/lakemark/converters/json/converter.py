@@ -6,8 +6,22 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from lakemark.converters.converter import RecordWriter, Rows
-from lakemark.converters.json import envelope, keys, record_writer, schema_changes, splicing
+from lakemark.converters.converter import (
+    Came,
+    ConnectData,
+    Departing,
+    RecordWriter,
+    Rows,
+)
+from lakemark.converters.json import (
+    described,
+    envelope,
+    issuing,
+    keys,
+    record_writer,
+    schema_changes,
+    splicing,
+)
 from lakemark.converters.json.keys import canonical_keys
 from lakemark.converters.json.record_writer import JsonRecordWriter
 from lakemark.converters.json.rendering import Rendering
@@ -186,6 +200,22 @@ class JsonConverter:
         """See `Converter`."""
         return JsonRecordWriter(table, schema, modes, learnt=learnt, wrapped=wrapped)
 
+    def described(self, schema: TableSchema, learnt: Learnt) -> Learnt:
+        """See `Converter`."""
+        return described.described(schema, learnt)
+
+    def opened(self, departing: Departing, at: Sequence[int]) -> list[ConnectData | None]:
+        """See `Converter`."""
+        return issuing.opened(departing, at)
+
+    def issued(self, departing: Departing) -> list[bytes | None]:
+        """See `Converter`: what was another form carries its schema, unless options say no."""
+        if isinstance(departing.reader, JsonConverter):
+            return [*departing.raws]
+        wraps = self._is_on(departing.side, _SCHEMAS)
+        found = zip(departing.raws, departing.opened(), strict=True)
+        return [issuing.issued(raw, data, wraps=wraps) for raw, data in found]
+
     def cells(self, image: bytes) -> Mapping[str, bytes]:
         """See `Converter`."""
         found = splicing.members(image, 0)
@@ -200,6 +230,11 @@ class JsonConverter:
             name: rendering.fragments(name, values).to_pylist() for name, values in columns.items()
         }
 
-    def with_cells(self, value: bytes, cells: Mapping[str, bytes]) -> bytes:
+    def with_cells(
+        self,
+        value: bytes,
+        cells: Mapping[str, bytes],
+        headers: Came | None = None,  # noqa: ARG002
+    ) -> bytes:
         """See `Converter`."""
         return splicing.spliced(value, after=cells)

@@ -1,0 +1,64 @@
+"""Schemas of records that bring none are those that the same connector writes where it does."""
+
+import json
+
+import msgspec
+import pytest
+
+from lakemark.converters.json.described import described, key_schema, value_schema
+from lakemark.converters.json.envelopes import sample
+from lakemark.model.events import NOTHING_LEARNT, Learnt
+from lakemark.model.schema import from_envelope
+from tests.kit.golden import GOLDEN
+
+
+def wrapped(name):
+    """Change events with their schemas, by label."""
+    told = json.loads((GOLDEN / name).read_text())
+    return {
+        label: one
+        for label, one in told.items()
+        if one["key"] and one["value"] and "schema" in one["value"]
+        and "source" in (one["value"]["payload"] or {}) and "after" in one["value"]["payload"]
+    }  # fmt: skip
+
+
+def lasting(schema):
+    """A schema without what a table's columns do not tell: defaults, and the symbols of enums."""
+    if isinstance(schema, list):
+        return [*map(lasting, schema)]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("field") == "snapshot":
+        return schema
+    left = {"doc", "default", "allowed"}
+    kept = {name: lasting(part) for name, part in schema.items() if name not in left}
+    return {name: part for name, part in kept.items() if part or name != "parameters"}
+
+
+@pytest.mark.parametrize("name", ["labelled_schemas_on.json", "avro/wrapped_mariadb.json"])
+def test_a_schema_is_the_one_that_the_connector_writes(name):
+    compared = 0
+    for label, one in wrapped(name).items():
+        value, key = one["value"]["schema"], one["key"]["schema"]
+        if one["topic"].endswith("signals"):
+            continue
+        _, schema, bare = one["topic"].split(".")
+        table = from_envelope(f"{schema}.{bare}", value, key)
+        event = sample(msgspec.json.encode(one["value"]["payload"]))
+        assert lasting(value_schema(table, event)) == lasting(value), label
+        assert lasting(key_schema(table, event)) == lasting(key), label
+        compared += 1
+    assert compared > 5
+
+
+def test_what_records_bring_counts_first_and_without_an_event_nothing_is_said():
+    one = next(iter(wrapped("labelled_schemas_on.json").values()))
+    table = from_envelope("s.t", one["value"]["schema"], one["key"]["schema"])
+    assert described(table, NOTHING_LEARNT) == NOTHING_LEARNT
+    event = sample(msgspec.json.encode(one["value"]["payload"]))
+    learnt = Learnt(event, {"s.t": (b"", b"{}"), "s.u": (b"", b"")})
+    found = described(table, learnt).tables
+    assert found["s.t"][1] == b"{}"
+    assert json.loads(found["s.t"][0]) == key_schema(table, event)
+    assert found["s.u"] == (b"", b"")
