@@ -153,6 +153,7 @@ def output_plan(
         },
         options=config.lake.options(),
         format=config.lake.format,
+        converts=output.format is not None,
     )
 
 

@@ -32,6 +32,7 @@ from lakemark.model.decoding import (
 from lakemark.model.events import NOTHING_LEARNT, Headers, Kind, Learnt, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
+from lakemark.model.schema import TableSchema
 from lakemark.model.topic_owners import TopicOwners
 from lakemark.reconcile import window
 from lakemark.reconcile.outputs import SURVIVORS
@@ -130,7 +131,7 @@ class PlanPart:
     Attributes:
         identity, modes, converter, outputs: as in `StretchPlan`.
         epochs: as in `DecodePlan`.
-        wrapped, learnt: as in `OutputPlan`.
+        wrapped, learnt, writer: as in `OutputPlan`.
     """
 
     identity: SourceIdentity
@@ -140,10 +141,17 @@ class PlanPart:
     epochs: tuple[Offsets, ...] = ()
     wrapped: bool = False
     learnt: Learnt = NOTHING_LEARNT
+    writer: ConverterChoice | None = None
 
     def output(self, plan: OutputPlan) -> OutputPlan:
         """Return the plan of the output topics for this connector."""
-        return replace(plan, wrapped=self.wrapped, learnt=self.learnt, converter=self.converter)
+        return replace(
+            plan,
+            wrapped=self.wrapped,
+            learnt=self.learnt,
+            converter=self.converter,
+            writer=self.writer,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +165,12 @@ class BatchPlan:
     def publishing(self) -> "Publishing | None":
         """The plan for the output topics, for the merging tasks; None without them."""
         plan, output = self.decode, self.decode.output
-        return Publishing(output, plan.stretch.modes, plan.kafka, plan.parts) if output else None
+        stretch = plan.stretch
+        if output is None:
+            return None
+        converts = output.writer or any(part.writer for part in plan.parts.values())
+        schemas = stretch.schemas if converts else {}
+        return Publishing(output, stretch.modes, plan.kafka, plan.parts, schemas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +181,14 @@ class Publishing:
         plan, modes: what `parts` have for a table's connector comes in the place of theirs.
         kafka: librdkafka settings.
         parts: see `DecodePlan`.
+        schemas: see `StretchPlan`.
     """
 
     plan: OutputPlan
     modes: HandlingModes
     kafka: Mapping[str, Any] = field(repr=False)
     parts: Mapping[str, PlanPart] = field(default_factory=dict)
+    schemas: Mapping[str, TableSchema] = field(default_factory=dict)
 
     def of(self, table: str, survivors: Sequence[pa.Table], parts: Sequence[Part]) -> RowPublisher:
         """Return the publisher of one table's rows."""
@@ -181,7 +196,9 @@ class Publishing:
         found = (part for name, part in self.parts.items() if unqualified(name, table) is not None)
         own = next(found, None)
         modes, plan = (self.modes, self.plan) if own is None else (own.modes, own.output(self.plan))
-        return RowPublisher(table, plan.told(self.kafka), modes, survivors, packets_of)
+        return RowPublisher(
+            table, plan.told(self.kafka), modes, survivors, packets_of, self.schemas.get(table)
+        )
 
 
 def decode_ranges(
@@ -253,6 +270,7 @@ def _decoded(
                 schemas=now.schemas,
                 modes=now.modes,
                 numerics=now.numerics,
+                definitions=now.definitions,
             )
         failpoints.reach(failpoints.AFTER_DECODE)
         yield done, _told(records, heads, done, plan)

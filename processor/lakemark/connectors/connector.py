@@ -58,6 +58,7 @@ class Connector:
         chosen: which tables are chosen of whatever comes: the connector has applied its own lists,
             whichever it had at the time.
         converter: what reads its records.
+        writer: what writes its output topics; None where its records stay as they are.
         problems: why it cannot be used (errors) and what should be known (warnings).
         qualifier: before the names of its tables in a pipeline of several connectors, its topic
             prefix; empty where it is the only one.
@@ -74,6 +75,7 @@ class Connector:
     chosen: Choice
     converter: ConverterChoice
     problems: tuple[Mistake, ...]
+    writer: ConverterChoice | None = None
     qualifier: str = ""
 
     @property
@@ -343,9 +345,21 @@ def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Con
         tables=tables,
         chosen=TableChoice({}, config.source.tables),
         converter=choice_of(settings, config.source.converter_options()),
+        writer=_writer(settings, config),
         problems=tuple(problems_with(settings, config, kinds=CONNECTORS, traits=traits)),
     )
     return connector.among_several() if config.is_part else connector
+
+
+def _writer(settings: Mapping[str, str], config: Config) -> ConverterChoice | None:
+    """Return what writes the connector's output topics; None where its records stay as they are."""
+    from lakemark.converters.registry import output_choice  # noqa: PLC0415 - slow
+
+    output = config.output
+    if output is None:
+        return None
+    own = config.source.converter_options()
+    return output_choice(settings, own, format_=output.format, told=output.converter_options())
 
 
 def _delimiter(settings: Mapping[str, str]) -> str:

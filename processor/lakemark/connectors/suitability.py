@@ -281,6 +281,11 @@ def _converters(settings: Mapping[str, str], config: Config) -> Iterator[Mistake
     own = config.source.converter_options()
     for problem in registry.problems(settings, own, described=described):
         yield problem if problem.path.startswith(OWN) else _of_connector(problem)
+    if config.output is not None:
+        told = config.output.converter_options()
+        writer = registry.output_choice(settings, own, format_=config.output.format, told=told)
+        if writer is not None:
+            yield from registry.output_problems(writer)
 
 
 def _losses(settings: Mapping[str, str]) -> Iterator[Mistake]:

@@ -22,6 +22,7 @@ KEY: Final = b"_config"
 _MAY_LACK: Final = (
     *("database", "output", "spark", "source.connect", "kafka.java", "kafka.librdkafka"),
     *("lake.tables", "lake.storage_options", "source.converter"),
+    "output.converter",
 )
 _ENTRY_MAY_LACK: Final = ("database", "connect", "converter")
 

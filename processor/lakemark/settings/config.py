@@ -283,6 +283,16 @@ class OutputConfig(Section):
     resolve_unavailable: bool = Field(
         default=True, description="put values in for unchanged TOAST columns, where they are known"
     )
+    format: Literal["json", "avro"] | None = Field(
+        None, description="of keys and values; unset: as the connector's records are"
+    )
+    converter: FreeMap = Field(
+        {}, description="settings of the converter of these topics, before the connector's own"
+    )
+
+    def converter_options(self) -> dict[str, str]:
+        """Settings of the converter in clear."""
+        return reveal(self.converter)
 
 
 class SnapshotConfig(Section):

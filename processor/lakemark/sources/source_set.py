@@ -64,6 +64,7 @@ class PipelineSource:
             epochs=tuple(state.log_of(self.qualifier).epochs),
             wrapped=self.connector.wraps or any(own),
             learnt=state.learnt(self.qualifier),
+            writer=self.connector.writer,
         )
 
     def schema_topic(self) -> SchemaTopic | None:

@@ -68,6 +68,8 @@ HINTS: Final = {
     "output-topic-missing": "make the topic, or let lakemark make it (Create on the cluster)",
     "output-record-too-large": "raise max.message.bytes of the output topic",
     "output-refused": "look at the settings of the output topic",
+    "output-schema-refused": "make the change of the table compatible with what the subject has, "
+    "or set another compatibility in the registry; then: lakemark table resume {table}",
     "too-many-bad-records": "look at the topic's records, and at the connector's converters; then: "
     "lakemark table resume {table}, or, if they can never be read: lakemark table skip {table}",
 }

@@ -30,6 +30,7 @@ OF_POSTGRES: Mapping[str, str] = {
     "model/positions.py": "its line of registration",
     "converters/avro/fast_path.py": "its example of an event is one of PostgreSQL's",
     "converters/json/fast_path.py": "whose source blocks the compiled way knows",
+    "converters/json/described.py": "of which types the fields of source blocks are",
     "converters/json/compiled/scan_events.py": "reads these source blocks",
     "ops/status.py": "names of `schemas/status.json`, which operators read",
     "ops/metrics.py": "the name of a metric",

@@ -327,7 +327,7 @@ def test_a_name_that_another_section_has_is_no_advice_inside_of_a_section(write)
     found = problems(write(SMALL.replace("lake: {", "lake: {format: delta, ")))
     hint = found["lake.format"].hint
     assert hint.startswith("lake has: path, deletes")
-    assert hint.endswith("another section has log.format")
+    assert hint.endswith("another section has output.format")
     assert "did you mean" not in hint
 
 

@@ -52,7 +52,15 @@ class Message(NamedTuple):
 
 def identity(pipeline: str, position: bytes, key: bytes) -> str:
     """The stable id of a record: equal however often it is written."""
-    return f"{pipeline}/{position.hex()}/{key.decode('utf-8', 'replace')}"
+    return f"{pipeline}/{position.hex()}/{_text(key)}"
+
+
+def _text(key: bytes) -> str:
+    """Return a key as text; one that is none in hex digits, so that no two have the same."""
+    try:
+        return key.hex() if b"\0" in key else key.decode()
+    except UnicodeDecodeError:
+        return key.hex()
 
 
 def messages(
@@ -141,7 +149,7 @@ def resolved(
         unknown = lacking.get(at, frozenset())
         given = {name: row[name] for name in unknown if name in row}
         if given:
-            values[at] = converter.with_cells(value, given)
+            values[at] = converter.with_cells(value, given, records.headers[at])
         row.update(
             (name, cell) for name, cell in converter.cells(after).items() if name not in unknown
         )

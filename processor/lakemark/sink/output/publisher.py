@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,10 +22,11 @@ import pyarrow.compute as pc
 from lakemark.converters import record_schema
 from lakemark.converters.converter import Converter, not_ready
 from lakemark.converters.registry import converter_of
-from lakemark.errors import LakemarkError
+from lakemark.errors import DependencyError, LakemarkError
 from lakemark.kafka.output_names import group_of, topic_of
 from lakemark.model import change_batch, positions
 from lakemark.model.decoding import ANY_CONVERTER, ConverterChoice, DecodedRange, Records
+from lakemark.model.definitions import Definitions, in_force
 from lakemark.model.events import NOTHING_LEARNT, Headers, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import canonical_from_columns, stored
@@ -34,12 +36,15 @@ from lakemark.settings.masking import foreign
 from lakemark.sink import formats
 from lakemark.sink.names import CDC
 from lakemark.sink.output import output_records, row_events, transaction, writers
+from lakemark.sink.output.conversion import Conversion
 from lakemark.sink.output.output_records import Cells, Message
 from lakemark.sink.output.row_events import Style
 from lakemark.sink.output.transaction import MarkSource, OutputTarget
 from lakemark.sink.table_format import TableReader
 
 ROWS: Final = "rows"
+_OF_TABLE: Final = "lake-"  # codes of what may be away of one table alone
+NO_DEFINITIONS: Final[Mapping[str, Definitions]] = MappingProxyType({})
 AT_ONCE: Final = 50_000  # records of one transaction of rows
 
 
@@ -73,7 +78,9 @@ class OutputPlan:
         options: storage options of the lake.
         format: name of its tables' format.
         client: librdkafka settings.
-        converter: the name in `converters.registry` of what reads and writes the records.
+        converter: what reads the records, and writes others like them.
+        writer: what writes the topics; None where that is the same.
+        converts: whether records of another form than the writer's are changed.
     """
 
     pipeline: str
@@ -92,6 +99,18 @@ class OutputPlan:
     format: str = DELTA
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
     converter: ConverterChoice = ANY_CONVERTER
+    writer: ConverterChoice | None = None
+    converts: bool = True
+
+    def conversion(self, table: str) -> Conversion:
+        """Return the way of a table's records to the form of its topic."""
+        return Conversion(
+            table,
+            topic_of(self.prefix, table),
+            converter_of(self.converter),
+            None if self.writer is None else converter_of(self.writer),
+            self.converts,
+        )
 
     def told(self, client: Mapping[str, Any]) -> "OutputPlan":
         """The plan with Kafka's settings, which do not travel with it."""
@@ -121,6 +140,7 @@ def forward(
     schemas: Mapping[str, TableSchema],
     modes: HandlingModes,
     numerics: record_schema.Numerics = record_schema.NO_NUMERICS,
+    definitions: Mapping[str, Definitions] = NO_DEFINITIONS,
 ) -> None:
     """Writes a stretch's events that count; a table whose topic does not take them stops.
 
@@ -132,18 +152,20 @@ def forward(
         schemas: tables known from catalog or file.
         modes: the connector's settings.
         numerics: as for `record_schema.schema_of`.
+        definitions: as in `StretchPlan`.
 
     Raises:
-        DependencyError: the brokers are away.
+        DependencyError: the brokers are away, or who has the schemas of the topics.
     """
     source = MarkSource(records.topic, records.partition, plan.topic_ids.get(records.topic, ""))
     for table, indices in done.applied.items():
-        known = _Known(table, plan, schemas, modes, records, heads, numerics)
+        known = _Known(table, plan, schemas, modes, records, heads, numerics, definitions)
         try:
             found = _events(known, indices, resolve=plan.resolve and not done.dead)
+            found = plan.conversion(table)(found, known.learnt_of)
             writers.write(plan.target(table, records.topic), source, done.last + 1, found)
         except LakemarkError as error:
-            if error.code == transaction.UNAVAILABLE:
+            if isinstance(error, DependencyError) and not error.code.startswith(_OF_TABLE):
                 raise
             _stop(done, table, error.code, error.message)
         except Exception as error:  # noqa: BLE001 - a bug met by one table must not stop the others
@@ -189,7 +211,11 @@ class _Known:
     records: Records
     heads: Headers
     numerics: record_schema.Numerics
-    _of: dict[bytes | None, TableSchema | None] = field(default_factory=dict)
+    definitions: Mapping[str, Definitions] = field(default_factory=dict)
+    _of: dict[bytes | int | None, TableSchema | None] = field(default_factory=dict)
+    _learnt: dict[int, Learnt] = field(default_factory=dict)
+    _shown: Learnt | None = None
+    _places: dict[int, int] = field(default_factory=dict)
     _newest: TableSchema | None = None
 
     @property
@@ -199,18 +225,36 @@ class _Known:
 
     def schema(self, at: int) -> TableSchema | None:
         """The schema of an event."""
-        raw = self.heads.schema[at]
-        if raw not in self._of:
-            self._of[raw] = record_schema.schema_of(
+        raw, schemas = self.heads.schema[at], self.schemas
+        defined = self.definitions.get(self.table) if raw is None else None
+        written_by: bytes | int | None = raw
+        if defined:
+            written_by = in_force(defined, self.heads.position[at])
+            schemas = {self.table: defined[written_by].schema}
+        if written_by not in self._of:
+            self._of[written_by] = record_schema.schema_of(
                 self.converter,
                 self.table,
                 raw_schema=raw,
                 raw_key=self.heads.keys.get(at, self.records.keys[at]),
-                schemas=self.schemas,
+                schemas=schemas,
                 numerics=self.numerics,
             )
-        self._newest = self._of[raw] or self._newest
-        return self._of[raw]
+        self._newest = self._of[written_by] or self._newest
+        return self._of[written_by]
+
+    def learnt_of(self, message: Message) -> Learnt:
+        """Return what is known of how the event was written that a message is of."""
+        if self._shown is None:
+            learnt = self.converter.learn(self.records, self.heads)
+            self._shown = Learnt(self.plan.learnt.event or learnt.event)
+            self._places = {offset: at for at, offset in enumerate(self.records.offsets)}
+        schema = self.schema(self._places[message.at])
+        if schema is None:
+            return self._shown
+        if id(schema) not in self._learnt:
+            self._learnt[id(schema)] = self.converter.described(schema, self._shown)
+        return self._learnt[id(schema)]
 
     def rows(self, first: Mapping[bytes, bytes]) -> Mapping[bytes, Cells]:
         """Values of the rows as the batch before left them; see `output_records.Known`."""
@@ -272,6 +316,7 @@ class RowPublisher:
         modes: the connector's settings.
         survivors: what the shards let pass.
         parts: all packets of the batch.
+        schema: of the table, from catalog or file; None where nobody knows it.
     """
 
     table: str
@@ -279,6 +324,7 @@ class RowPublisher:
     modes: HandlingModes
     survivors: Sequence[pa.Table]
     parts: Sequence[pa.Table]
+    schema: TableSchema | None = None
 
     def __call__(self, truncate: bytes, content: int) -> None:
         """Does it, once for each batch and content: a repeated batch may do in its catch-up what it
@@ -316,8 +362,10 @@ class RowPublisher:
         plan, first = self.plan, self.plan.batch * transaction.BATCH
         source = MarkSource(plan.control, 0, plan.query, ROWS, str(content), first)
         target = plan.target(self.table, row.topic if (row := plan.rows.get(self.table)) else "")
-        at = first + place
-        while piece := [m._replace(at=at + n) for n, m in enumerate(islice(found, AT_ONCE))]:
+        at, conversion = first + place, plan.conversion(self.table)
+        learnt = self._style().learnt
+        while some := conversion([*islice(found, AT_ONCE)], lambda _: learnt):
+            piece = [message._replace(at=at + n) for n, message in enumerate(some)]
             at += len(piece)
             writers.write(target, source, at, piece)
 
@@ -345,6 +393,8 @@ class RowPublisher:
             learnt.joined(plan.learnt.of(self.table)),
             plan.wrapped,
             time.time_ns(),
+            plan.writer is not None,
+            self.schema,
         )
 
     def _removed(self, truncate: bytes, style: Style) -> Iterator[Message]:

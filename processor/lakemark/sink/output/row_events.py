@@ -39,6 +39,8 @@ class Style:
         learnt: what the connector's events have shown of how it writes.
         wrapped: whether keys or values are known to carry their schemas.
         written_ns: when the records are written.
+        describes: whether the records need schemas, also where the connector's bring none.
+        schema: of the table, from catalog or file; None where nobody knows it.
     """
 
     pipeline: str
@@ -48,6 +50,8 @@ class Style:
     learnt: Learnt = NOTHING_LEARNT
     wrapped: bool = False
     written_ns: int = 0
+    describes: bool = False
+    schema: TableSchema | None = None
 
 
 def of_chunk(packet: pa.Table, schema: TableSchema, style: Style) -> Iterator[Message]:
@@ -114,7 +118,7 @@ def of_removed(
     """
     if len(keys):
         read = style.written_ns // 1000
-        writer = _writer(schema, style)
+        writer = _writer(schema, style, whole=style.schema)
         yield from _messages(writer, style, keys, position, read_us=read, gone=True)
 
 
@@ -161,8 +165,19 @@ def _messages(
             yield Message(0, key, None, [(ID, tombstone), (POSITION, shown)])
 
 
-def _writer(schema: TableSchema, style: Style) -> RecordWriter:
-    """Raises TableError `output-not-ready`: see `Converter.writer`."""
-    return style.converter.writer(
-        style.table, schema, style.modes, learnt=style.learnt, wrapped=style.wrapped
-    )
+def _writer(schema: TableSchema, style: Style, whole: TableSchema | None = None) -> RecordWriter:
+    """Return the writer of rows.
+
+    Args:
+        schema: of the rows.
+        style: how they are written.
+        whole: of the table, where the rows have not all columns.
+
+    Raises:
+        TableError: `output-not-ready`: see `Converter.writer`.
+    """
+    learnt, wrapped = style.learnt, style.wrapped
+    if style.describes:
+        learnt = style.converter.described(whole or schema, learnt)
+        wrapped = bool(learnt.event)
+    return style.converter.writer(style.table, schema, style.modes, learnt=learnt, wrapped=wrapped)
