@@ -10,14 +10,24 @@ import httpx
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry import SchemaReference as Needed
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from lakemark.converters.avro import registry as registries
 from lakemark.converters.avro import registry_checks
+from lakemark.converters.avro.converter import AvroConverter
 from lakemark.converters.avro.registry import RegistrySource
 from lakemark.converters.avro.registry_settings import RegistrySettings
-from lakemark.converters.avro.schema_source import SchemaNotFoundError, SchemaReference
+from lakemark.converters.avro.schema_source import (
+    SchemaNotFoundError,
+    SchemaReference,
+    SchemaRefusedError,
+)
+from lakemark.converters.converter import Departing
+from lakemark.converters.json.converter import JsonConverter
 from lakemark.errors import DependencyError
 from lakemark.model.decoding import ConverterOptions
+from lakemark.model.events import Learnt
 from stack.java import find_java
 from stack.processes import StackError
 from stack.registry import VERSIONS, Registry
@@ -200,3 +210,68 @@ def test_the_doctor_s_look(server, request, tmp_path, api):
     assert said["subject", "shop.public.orders"] == "has schemas"
     assert "there is no" in said["subject", "shop.public.none"]
     assert "score" in said["hidden NULL", "shop.public.orders"]
+
+
+# -- schemas that we register, and a client of others that reads what was written by them --------
+
+
+def connect_record(*fields: dict[str, object], **row: object) -> bytes:
+    """A key in JSON that carries its schema."""
+    told = [{"optional": True, **field} for field in fields]
+    schema = {"type": "struct", "name": "shop.public.t.Value", "fields": told}
+    return json.dumps({"schema": schema, "payload": row}).encode()
+
+
+@pytest.mark.parametrize("api", ["compatible", "apicurio"])
+def test_confluent_s_deserializer_reads_what_is_made_of_json(server, told, api):
+    settings = {
+        "compatible": {"schema.registry.url": server.compatible_url},
+        "apicurio": {
+            "apicurio.registry.url": server.url,
+            "apicurio.registry.as-confluent": "true",
+            "apicurio.registry.use-id": "contentId",
+        },
+    }[api]
+    name = f"clean.{api}"
+    options = ConverterOptions(own=(*settings.items(), ("registry.folder", str(told.folder))))
+    converter, reader = AvroConverter(JsonConverter(), options=options), JsonConverter()
+    raws = [
+        connect_record({"field": "id", "type": "int64"}, {"field": "a b", "type": "string"},
+                       **{"id": 1 << 40, "a b": "ä"}),
+        connect_record({"field": "id", "type": "int64"}, {"field": "n", "type": "int32"},
+                       id=None, n=-7),
+    ]  # fmt: skip
+    learnt = Learnt()
+    departing = Departing("value", name, "public.t", reader, learnt, raws, [[], []])
+    first, second = converter.issued(departing)
+    read = AvroDeserializer(SchemaRegistryClient({"url": server.compatible_url}))
+    context = SerializationContext(name, MessageField.VALUE)
+    assert read(first, context) == {"id": 1 << 40, "a_b": "ä"}
+    assert read(second, context) == {"id": None, "n": -7}
+    subjects = httpx.get(f"{server.compatible_url}/subjects").json()
+    assert f"{name}-value" in subjects
+    again = AvroConverter(JsonConverter(), options=options)
+    assert again.issued(departing) == [first, second], "another process writes the same"
+    back = replace(departing, reader=again, raws=[first, second])
+    assert [json.loads(data.payload) for data in again.opened(back, range(2)) if data] == [
+        {"id": 1 << 40, "a b": "ä"}, {"id": None, "n": -7},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("api", ["told", "own", "newest"])
+def test_a_schema_that_is_not_compatible_is_refused_in_the_registrys_words(server, request, api):
+    subject, settings = f"refused.{api}-value", request.getfixturevalue(api)
+    source = RegistrySource(settings)
+    number = source.register(subject, record("R", x="long"))
+    assert number == RegistrySource(settings).register(subject, record("R", x="long"))
+    rule = {"compatibility": "FULL"}
+    httpx.put(f"{server.compatible_url}/config/{subject}", json=rule).raise_for_status()
+    with pytest.raises(SchemaRefusedError) as refused:
+        source.register(subject, record("R", x="long", y="string"))
+    assert (refused.value.code, refused.value.retried) == ("output-schema-refused", True)
+    assert subject in refused.value.message
+    assert "y at /fields/1" in refused.value.message
+    with pytest.raises(SchemaRefusedError):
+        source.register(subject, '{"type": "record"}')
+    httpx.put(f"{server.compatible_url}/config/{subject}", json={"compatibility": "NONE"})
+    assert source.register(subject, record("R", x="long", y="string")) != number

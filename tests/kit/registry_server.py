@@ -36,6 +36,7 @@ class ScriptedRegistry:
         drips: whether the answer comes byte by byte, for ever.
         asked: paths, in their order.
         headers: of the newest request.
+        posted: the document of the newest request, if it brings one.
     """
 
     url: str = ""
@@ -51,6 +52,7 @@ class ScriptedRegistry:
     drips: bool = False
     asked: list[str] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
+    posted: dict[str, Any] = field(default_factory=dict)
 
     def add(self, number: int, schema: Any, **more: Any) -> str:
         """Registers a schema under a number; its text."""
@@ -77,10 +79,12 @@ class ScriptedRegistry:
     def _compatible(self, path: str, _: dict[str, list[str]]) -> tuple[int, Any]:
         if path == "subjects":
             return 200, sorted(self.subjects)
+        if self.posted and (found := re.fullmatch(r"subjects/([^/]+)/versions", path)):
+            return 200, {"id": self._register(unquote(found[1]), self.posted)}
         if found := re.fullmatch(r"schemas/ids/(\d+)", path):
-            if document := self.ids.get(int(found[1])):
-                return 200, document
-            return 404, {"error_code": 40403, "message": f"Schema {found[1]} not found"}
+            gone = {"error_code": 40403, "message": f"Schema {found[1]} not found"}
+            document = self.ids.get(int(found[1]))
+            return (404, gone) if document is None else (200, document)
         if found := re.fullmatch(r"subjects/([^/]+)/versions/(\w+)", path):
             numbers = self.subjects.get(subject := unquote(found[1]), [])
             at = len(numbers) if found[2] == "latest" else int(found[2])
@@ -89,6 +93,14 @@ class ScriptedRegistry:
             number = numbers[at - 1]
             return 200, {"subject": subject, "version": at, "id": number, **self.ids[number]}
         return 404, "<html>nothing here</html>"
+
+    def _register(self, subject: str, document: dict[str, Any]) -> int:
+        known = (number for number, other in self.ids.items() if other == document)
+        number = next(known, len(self.ids) + 1)
+        self.ids[number] = document
+        if number not in self.subjects.setdefault(subject, []):
+            self.subjects[subject].append(number)
+        return number
 
     def _apicurio(self, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
         gone = 404, {"message": "No content", "error_code": 404, "name": "ContentNotFoundException"}
@@ -122,6 +134,12 @@ def serving(
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            size = int(self.headers["content-length"])
+            registry.posted = json.loads(self.rfile.read(size))
+            self.do_GET()
+            registry.posted = {}
 
         def do_GET(self) -> None:
             url = urlsplit(self.path)

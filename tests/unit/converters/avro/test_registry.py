@@ -20,7 +20,11 @@ from lakemark.converters.avro.registry_settings import (
     settings_of,
 )
 from lakemark.converters.avro.schema_copies import SchemaCopies
-from lakemark.converters.avro.schema_source import SchemaNotFoundError, SchemaReference
+from lakemark.converters.avro.schema_source import (
+    SchemaNotFoundError,
+    SchemaReference,
+    SchemaRefusedError,
+)
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model.decoding import ConverterOptions
 from tests.kit import token_server
@@ -460,3 +464,47 @@ def test_one_source_serves_all_who_have_the_same_options(registry, tmp_path):
     options = ConverterOptions(own=own)
     assert source_of(options) is source_of(ConverterOptions(own=own))
     assert settings_of(options).folder == tmp_path
+
+
+# -- schemas that we register ----------------------------------------------------------------------
+
+
+def test_a_schema_is_registered_once_in_a_process_and_equal_ones_have_one_number(registry, told):
+    source = RegistrySource(told)
+    number = source.register("a-value", LONG)
+    assert [source.register("a-value", LONG) for _ in range(3)] == [number] * 3
+    assert len(registry.asked) == 1
+    assert source.register("b-value", LONG) == number
+    assert RegistrySource(told).register("a-value", LONG) == number
+    assert source.register("a-value", '{"type":"int"}') != number
+    assert {name: len(numbers) for name, numbers in registry.subjects.items()} == {
+        "a-value": 2, "b-value": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("status", [409, 422])
+@pytest.mark.parametrize("api", ["compatible", "apicurio"])
+def test_a_registry_that_does_not_take_a_schema_says_why(registry, told, status, api):
+    settings = told if api == "compatible" else apicurio(told)
+    registry.status = status
+    registry.body = json.dumps({"error_code": status, "message": "the field is new: x"})
+    error = refused(lambda: RegistrySource(settings).register("a-value", LONG), SchemaRefusedError)
+    assert (error.code, error.retried) == ("output-schema-refused", True)
+    assert "a-value: the field is new: x" in error.message
+    assert "lakemark table resume TABLE" in error.hint
+    assert len(registry.asked) == 1, "to ask again does not help"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "times"),
+    [(503, "registry-unavailable", 4), (401, "registry-refused", 1), (403, "registry-refused", 1)],
+)
+@pytest.mark.parametrize("api", ["compatible", "apicurio"])
+def test_one_that_is_away_or_does_not_know_us_is_no_reason_to_stop_a_table(
+    registry, told, status, code, times, api
+):
+    settings = told if api == "compatible" else apicurio(told)
+    registry.status = status
+    assert refused(lambda: RegistrySource(settings).register("a-value", LONG)).code == code
+    assert len(registry.asked) == times
+    registry.status = 0
