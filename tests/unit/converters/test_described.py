@@ -8,7 +8,7 @@ import pytest
 from lakemark.converters.json.described import described, key_schema, value_schema
 from lakemark.converters.json.envelopes import sample
 from lakemark.model.events import NOTHING_LEARNT, Learnt
-from lakemark.model.schema import from_envelope
+from lakemark.model.schema import from_connect, from_envelope
 from tests.kit.golden import GOLDEN
 
 
@@ -62,3 +62,17 @@ def test_what_records_bring_counts_first_and_without_an_event_nothing_is_said():
     assert found["s.t"][1] == b"{}"
     assert json.loads(found["s.t"][0]) == key_schema(table, event)
     assert found["s.u"] == (b"", b"")
+
+
+def test_a_number_of_any_scale_has_the_fields_that_it_is_written_with():
+    number = {
+        "type": "struct", "optional": True, "name": "io.debezium.data.VariableScaleDecimal",
+        "version": 1, "field": "n", "fields": [
+            {"type": "int32", "optional": False, "field": "scale"},
+            {"type": "bytes", "optional": False, "field": "value"},
+        ],
+    }  # fmt: skip
+    table = from_connect("s.t", {"fields": [number]}, None)
+    event = b'{"after":null,"source":{"name":"shop","connector":"postgresql"}}'
+    (image,) = value_schema(table, event)["fields"][:1]
+    assert image["fields"] == [number]

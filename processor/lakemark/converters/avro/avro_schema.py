@@ -140,9 +140,14 @@ def _noted(out: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
         "connect.parameters": schema.get("parameters") or None,
         "connect.default": default,
         "connect.name": name,
-        "logicalType": "decimal" if name == DECIMAL else _LOGICAL.get(name or ""),
+        "logicalType": "decimal" if _is_decimal(out) else _LOGICAL.get(name or ""),
     }
     return {**out, **{note: value for note, value in notes.items() if value is not None}}
+
+
+def _is_decimal(out: Mapping[str, Any]) -> bool:
+    """Say whether a type is a decimal to Avro, which has none of more digits than all (0.00012)."""
+    return "scale" in out and 0 <= out["scale"] <= out["precision"]
 
 
 def _default(schema: Mapping[str, Any]) -> Any:

@@ -99,6 +99,8 @@ class _Writer:
 
     def _record(self, node: Node, value: Any) -> bytes:
         members = _typed(value, dict)
+        if any(members[name] is not None for name in members.keys() - set(node.names)):
+            raise DatumError("a value has a field that its schema lacks")
         parts = zip(node.names, node.parts, strict=True)
         return b"".join(self.value(part, members.get(name)) for name, part in parts)
 

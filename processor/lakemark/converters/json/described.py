@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lakemark.model.columns import Column
+from lakemark.model.columns import VARIABLE_DECIMAL, Column
 from lakemark.model.events import Learnt
 from lakemark.model.schema import TableSchema
 from lakemark.settings.table_id import pair_of
@@ -35,6 +35,10 @@ _NEEDED: Final = frozenset(
     {"version", "connector", "name", "ts_ms", "db", "schema", "server_id", "file", "pos", "row"}
 )
 """Fields of source blocks that are never null; neither is a table that has a schema."""
+_VARIABLE: Final = [
+    {"type": "int32", "optional": False, "field": "scale"},
+    {"type": "bytes", "optional": False, "field": "value"},
+]
 _BLOCK: Final = {
     "type": "struct",
     "fields": [
@@ -133,8 +137,9 @@ def _field(column: Column) -> Schema:
 def _of(column: Column) -> Schema:
     """Return a column's schema."""
     out: Schema = {"type": column.wire, "optional": column.optional}
-    if column.members:
-        out["fields"] = [*map(_field, column.members)]
+    if column.wire == "struct":
+        variable = column.encoding == VARIABLE_DECIMAL
+        out["fields"] = _VARIABLE if variable else [*map(_field, column.members)]
     if column.element is not None and column.wire == "map":
         out |= {"keys": {"type": "string", "optional": False}, "values": _of(column.element)}
     elif column.element is not None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lakemark.converters.avro.avro_schema import avro_schema
 from lakemark.converters.avro.connect_schema import connect_schema
 from lakemark.converters.avro.datum_writer import datum_of
-from lakemark.converters.avro.plain_datums import json_of
+from lakemark.converters.avro.plain_datums import DatumError, json_of
 from lakemark.converters.avro.program import SchemaError, program_of
 from tests.kit.golden import GOLDEN
 
@@ -122,6 +122,19 @@ def test_a_default_stands_where_connect_s_converters_put_it():
     ]
 
 
+@pytest.mark.parametrize(("scale", "logical"), [(2, "decimal"), (5, None), (-2, None)])
+def test_a_decimal_that_avro_has_not_is_read_as_bytes(scale, logical):
+    """numeric(3, 5) and numeric(3, -2): a logical type of these is none that parsers take."""
+    told = {"scale": str(scale), "connect.decimal.precision": "3"}
+    name = "org.apache.kafka.connect.data.Decimal"
+    field = {"type": "bytes", "name": name, "parameters": told, "field": "n"}
+    schema = {"type": "struct", "name": "t.Value", "fields": [field]}
+    made = avro_schema(schema)
+    assert made["fields"][0]["type"].get("logicalType") == logical
+    fastavro.parse_schema(made)
+    assert connect_schema(made)["fields"][0]["parameters"] == told
+
+
 def test_names_that_become_one_stay_two():
     fields = [{"type": "int32", "field": name} for name in ("a b", "a_b", "a-b")]
     made = avro_schema({"type": "struct", "name": "Odd-Name.2nd.Value", "fields": fields})
@@ -144,3 +157,12 @@ def test_names_that_become_one_stay_two():
 def test_what_avro_has_not_is_refused(schema):
     with pytest.raises(SchemaError):
         avro_schema(schema)
+
+
+def test_a_value_that_the_schema_has_no_place_for_is_refused_and_never_left_out():
+    made = avro_schema(
+        {"type": "struct", "name": "t.V", "fields": [{"type": "int32", "field": "a"}]}
+    )
+    assert datum_of(program_of(made), b'{"a":1,"b":null}') == b"\x02"
+    with pytest.raises(DatumError):
+        datum_of(program_of(made), b'{"a":1,"b":2}')
