@@ -256,7 +256,9 @@ class Adapters:
         found = self.settings.source.reasons_against(table)
         if found:
             return Rejection("", found[0].code, found[0].message, found[0].hint)
-        if self.config.output and self.connector.wraps and not self.wrapped(table):
+        describes = self.connector.writer is not None and self.config.database is not None
+        waits = self.connector.wraps and not describes
+        if self.config.output and waits and not self.wrapped(table):
             plain = converter_of(self.connector.converter).without_schemas
             return Rejection(
                 "",

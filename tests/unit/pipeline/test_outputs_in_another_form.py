@@ -16,13 +16,24 @@ from lakemark.converters.avro.converter import AvroConverter
 from lakemark.converters.avro.schema_source import SchemaReference, SchemaRefusedError
 from lakemark.converters.json.converter import JsonConverter
 from lakemark.errors import DependencyError
-from lakemark.model.decoding import ConverterChoice, ConverterOptions
+from lakemark.model import change_batch
+from lakemark.model.decoding import (
+    ANY_CONVERTER,
+    ConverterChoice,
+    ConverterOptions,
+    Records,
+    StretchPlan,
+)
+from lakemark.model.events import ANY_SOURCE, Learnt
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.output import transaction
+from lakemark.sink.output.publisher import OutputPlan, RowPublisher
 from tests.kit.avro_records import DictSource, confluent, datum
 from tests.kit.memory_pipeline import Broker
 from tests.kit.memory_topics import MemoryTopics
 from tests.kit.nightly import examples
-from tests.kit.shop import ORDERS, Shop, schema_of
+from tests.kit.shop import ORDERS, Shop, event, schema_of
+from tests.model.test_rows_in_any_order import of_chunk
 from tests.unit.pipeline.test_outputs import PLACEHOLDER, STEPS, Source, consume
 
 AVRO = "io.confluent.connect.avro.AvroConverter"
@@ -283,3 +294,77 @@ def test_a_registry_that_is_away_holds_the_batch_and_makes_no_dead_letter(
     shop.again()
     assert consume(out) == {1: (1, "x")}
     assert not shop.state.tables[ORDERS].code
+
+
+# -- rows of snapshots -----------------------------------------------------------------------------
+
+ROWS_OF = {
+    "json to avro": (None, OURS, True),
+    "avro to avro": (ENVELOPE, THEIRS, True),
+    "avro of a table without an event": (None, THEIRS, True),
+    "avro, as it is, of a table without an event": (None, THEIRS, False),
+    "avro to json": (ENVELOPE, None, True),
+}
+
+
+@pytest.mark.parametrize("way", [*ROWS_OF])
+def test_rows_of_a_snapshot_have_the_form_of_the_topic(registries, monkeypatch, way):
+    known, address, converts = ROWS_OF[way]
+    is_json = way.startswith("json")
+    out = AvroTopics(registries[address]) if address else MemoryTopics()
+    monkeypatch.setattr(transaction, "write", out.write)
+    reader = ANY_CONVERTER if is_json else AVRO_IN
+    learnt = shown(registry.converter_of(reader), registries[THEIRS], plain=is_json)
+    if not known:
+        learnt = Learnt(learnt.event)
+    to = ConverterChoice("json")
+    if address:
+        to = ConverterChoice("avro", ConverterOptions(own=(("schema.registry.url", address),)))
+    plan = OutputPlan(
+        "shop", "clean", "control", "q", 1,
+        wrapped=not is_json, learnt=learnt, converter=reader, writer=to, converts=converts,
+    )  # fmt: skip
+    packets = [change_batch.decode(blob) for _, _, blob in of_chunk(0, [1, 2, 3])]
+    schema = schema_of(ORDERS, id="int4", v="int4", big="text")
+    RowPublisher(ORDERS, plan, HandlingModes(), packets, packets, schema)(b"", 7)
+    events = out.events(CLEAN) if address else plain_events(out)
+    rows = {key: value for key, _, value in events if value}
+    assert {key: value["op"] for key, value in rows.items()} == {1: "r", 2: "r", 3: "d"}
+    assert [rows[key]["after"]["v"] for key in (1, 2)] == ["v1", "v2"]
+    assert sum(value is None for _, _, value in events) == 1, "a tombstone"
+    if address:
+        assert registries[address].subjects.keys() == {f"{CLEAN}-key", f"{CLEAN}-value"}
+        assert all(len(texts) == 1 for texts in registries[address].subjects.values())
+
+
+VALUE = {
+    **ENVELOPE,
+    "fields": [
+        {"name": "before", "type": ["null", {
+            "type": "record", "name": "Value", "fields": [
+                {"name": "id", "type": "long"}, {"name": "v", "type": ["null", "string"]},
+            ],
+        }]},
+        *ENVELOPE["fields"][1:],
+    ],
+}  # fmt: skip
+
+
+def shown(converter, source, *, plain):
+    """What one event of the connector shows."""
+    raw = event("u", 9, {"id": 1, "v": "a"})
+    key = b'{"id":1}'
+    if not plain:
+        ids = source.put(KEY), source.put(VALUE)
+        key = confluent(ids[0], datum(KEY, {"id": 1}))
+        raw = confluent(ids[1], datum(VALUE, json.loads(raw)))
+    records = Records("t", 0, [0], [key], [raw], [None])
+    heads = converter.headers(records, StretchPlan(ANY_SOURCE, HandlingModes()))
+    return converter.learn(records, heads)
+
+
+def plain_events(out):
+    return [
+        (json.loads(m.key)["payload"]["id"], None, m.value and json.loads(m.value)["payload"])
+        for m in out.records[CLEAN]
+    ]

@@ -1,7 +1,9 @@
 """Rows as the Avro records that their connector would have written: see `RecordWriter`.
 
 They are written as JSON by the converter of JSON, wrapped in the Connect schemas of the connector's
-own events, and then by the schemas that these name. No schema is registered for them.
+own events, and then by the schemas that these name. Where no event of the table has named any yet,
+they stay JSON, by the Connect schemas of its columns (`Converter.described`): whoever writes the
+topic registers those of Avro for them.
 
 What has been learnt of a table is, of its keys and of its values, the bytes before a datum, which
 name the schema, and the Connect schema.
@@ -18,7 +20,7 @@ from lakemark.converters.avro.framing import Framing
 from lakemark.converters.avro.known_schemas import Form, KnownSchemas
 from lakemark.converters.avro.payloads import Payloads
 from lakemark.converters.avro.plain_datums import DatumError
-from lakemark.converters.converter import Converter, Moment, not_ready
+from lakemark.converters.converter import Converter, Moment
 from lakemark.errors import TableError
 from lakemark.model.decoding import ConverterOptions, Records
 from lakemark.model.events import Headers, Learnt
@@ -102,12 +104,10 @@ class AvroRecordWriter:
         """See `Converter.writer`; `beside` is the converter of JSON."""
         plain, prefixes = unpacked(learnt)
         self._writer = beside.writer(table, schema, modes, learnt=plain, wrapped=True)
-        self._sides = []
+        self._sides: list[tuple[bytes, Form | None]] = []
         for side, prefix in zip(("key", "value"), prefixes[table], strict=True):
             framed = Framing("key" if side == "key" else "value", _NO_OPTIONS).of(prefix)
-            if framed is None:
-                raise not_ready(f"the schemas that records of {table} name are not known yet")
-            self._sides.append((prefix, forms.of(framed.reference)))
+            self._sides.append((prefix, forms.of(framed.reference) if framed else None))
         self._table = table
 
     def reads(self, rows: pa.StructArray, moment: Moment) -> tuple[list[bytes], list[bytes]]:
@@ -125,7 +125,9 @@ class AvroRecordWriter:
         )
         return keys, values
 
-    def _datum(self, text: bytes, prefix: bytes, form: Form) -> bytes:
+    def _datum(self, text: bytes, prefix: bytes, form: Form | None) -> bytes:
+        if form is None:
+            return text
         payload = text[len(form.wrapper) : -1]
         try:
             return prefix + datum_of(form.program, payload)

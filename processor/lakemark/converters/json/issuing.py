@@ -24,14 +24,14 @@ def _opened(raw: bytes | None, known: bytes | None) -> ConnectData | None:
 
 
 def issued(raw: bytes | None, data: ConnectData | None, *, wraps: bool) -> bytes | None:
-    """Return a key or a value in JSON; what is JSON already as it is.
+    """Return a key or a value in JSON; what is JSON already as it is, but for its schema.
 
     Args:
         raw: as it is.
         data: what it says.
         wraps: whether it carries its schema.
     """
-    if raw is None or data is None or data.form == FORM:
+    if raw is None or data is None or (wraps and data.form == FORM):
         return raw
     if not wraps or data.schema is None:
         return data.payload

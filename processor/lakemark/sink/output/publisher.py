@@ -102,14 +102,19 @@ class OutputPlan:
     writer: ConverterChoice | None = None
     converts: bool = True
 
-    def conversion(self, table: str) -> Conversion:
-        """Return the way of a table's records to the form of its topic."""
+    def conversion(self, table: str, *, converts: bool) -> Conversion:
+        """Return the way of a table's records to the form of its topic.
+
+        Args:
+            table: id of the table.
+            converts: see `Departing`.
+        """
         return Conversion(
             table,
             topic_of(self.prefix, table),
             converter_of(self.converter),
             None if self.writer is None else converter_of(self.writer),
-            self.converts,
+            converts,
         )
 
     def told(self, client: Mapping[str, Any]) -> "OutputPlan":
@@ -162,7 +167,8 @@ def forward(
         known = _Known(table, plan, schemas, modes, records, heads, numerics, definitions)
         try:
             found = _events(known, indices, resolve=plan.resolve and not done.dead)
-            found = plan.conversion(table)(found, known.learnt_of)
+            conversion = plan.conversion(table, converts=plan.converts)
+            found = conversion(found, known.learnt_of)
             writers.write(plan.target(table, records.topic), source, done.last + 1, found)
         except LakemarkError as error:
             if isinstance(error, DependencyError) and not error.code.startswith(_OF_TABLE):
@@ -362,8 +368,9 @@ class RowPublisher:
         plan, first = self.plan, self.plan.batch * transaction.BATCH
         source = MarkSource(plan.control, 0, plan.query, ROWS, str(content), first)
         target = plan.target(self.table, row.topic if (row := plan.rows.get(self.table)) else "")
-        at, conversion = first + place, plan.conversion(self.table)
-        learnt = self._style().learnt
+        at, learnt = first + place, self._style().learnt
+        described = self.table not in learnt.tables  # the rows are as its columns say
+        conversion = plan.conversion(self.table, converts=plan.converts or described)
         while some := conversion([*islice(found, AT_ONCE)], lambda _: learnt):
             piece = [message._replace(at=at + n) for n, message in enumerate(some)]
             at += len(piece)
