@@ -13,7 +13,7 @@ from lakemark.model import change_batch
 from lakemark.model.events import Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.reconcile import outputs
-from lakemark.sink.output import row_events, transaction
+from lakemark.sink.output import output_records, row_events, transaction
 from lakemark.sink.output.row_events import Style
 from tests.kit.memory_pipeline import Broker
 from tests.kit.memory_topics import MemoryTopics
@@ -234,3 +234,10 @@ def test_a_row_that_a_chunk_completes_is_told_whole_at_its_position(shop, out):
     assert told["source"]["snapshot"] == "incremental"
     shop.again()
     assert len(shown(out)) == 3
+
+
+def test_keys_that_are_no_text_have_ids_of_their_own():
+    """Bytes that UTF-8 has not are all one sign, where they are taken for text."""
+    keys = [b"\0\0\0\0\1" + bytes([low, 1]) for low in range(0x80, 0x100)]
+    assert len({output_records.identity("p", b"\1", key) for key in keys}) == len(keys)
+    assert output_records.identity("p", b"\1", b'{"id":"\xc3\xbc"}') == 'p/01/{"id":"ü"}'
