@@ -6,6 +6,7 @@ from lakemark.converters.registry import CONVERTERS
 from lakemark.ops.doctor import doctor
 from tests.kit.connector_settings import config, parse
 from tests.kit.msgpack_converter import NAME, MsgpackConverter
+from tests.kit.registry_server import serving
 from tests.kit.verdicts import ERROR
 
 (PACKED,) = MsgpackConverter.java_classes
@@ -48,3 +49,16 @@ def test_who_does_not_answer_is_an_error_and_what_it_was_to_be_asked_too():
 def test_json_needs_nobody():
     assert found() == []
     assert doctor._converter(config(), None, TABLES, 20) == []
+
+
+def test_the_registry_of_output_topics_is_asked_where_it_is_another_one(tmp_path):
+    with serving() as registry:
+        told = {"schema.registry.url": registry.url, "registry.folder": str(tmp_path)}
+        output = {"topic_prefix": "clean", "format": "avro", "converter": told}
+        (answers, _) = found(output=output)
+        assert (answers.check, answers.subject) == ("schema registry", registry.url)
+        assert "answers" in answers.reason
+        registry.status = 500
+        away, *_ = found(output=output)
+        assert (away.check, away.verdict) == ("schema registry", ERROR)
+    assert found(output={"topic_prefix": "clean"}) == []

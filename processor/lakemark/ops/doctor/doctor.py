@@ -22,6 +22,7 @@ from lakemark.connectors.connector import Connector
 from lakemark.connectors.database import DatabaseAccess, Examination
 from lakemark.connectors.parts import PipelinePart, parts_of, shared_prefixes
 from lakemark.connectors.registry import database_of
+from lakemark.converters.converter import Converter
 from lakemark.converters.registry import converter_of
 from lakemark.errors import ConfigError, LakemarkError
 from lakemark.model.findings import Finding, fine, of_error, unchecked
@@ -151,14 +152,25 @@ def _database(
 def _converter(
     config: Config, connector: Connector | None, tables: Sequence[str], deadline_s: float
 ) -> list[Finding]:
-    """Return what the connector's converter finds of what it needs beside the records."""
+    """Return what the connector's converter finds of what it needs beside the records.
+
+    Then what that of the output topics does, where it is told something else. Their topics may have
+    nothing yet, so it is not asked about them.
+    """
     if connector is None:
-        return []
-    converter = converter_of(connector.converter)
-    if not converter.checks:
         return []
     # A router gives topics other names, which nobody here knows.
     topics = [] if config.source.topics else [connector.topic_of(table) for table in tables]
+    found = _asked(converter_of(connector.converter), topics, deadline_s)
+    writer = connector.writer
+    if writer is None or writer.options == connector.converter.options:
+        return found
+    return [*found, *_asked(converter_of(writer), [], deadline_s)]
+
+
+def _asked(converter: Converter, topics: Sequence[str], deadline_s: float) -> list[Finding]:
+    if not converter.checks:
+        return []
     who, *others = converter.checks
     try:
         return Question(f"the {who}", lambda: converter.examine(topics)).result(deadline_s)
