@@ -13,15 +13,16 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from lakemark.converters.avro.converter import AvroConverter
 from lakemark.converters.json.converter import JsonConverter
 from lakemark.model.decoding import ConverterOptions, Records, StretchPlan
-from lakemark.model.events import ANY_SOURCE
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
-from stack import every_type
+from stack import every_type, shop
 from stack.local import Database
 from stack.registry import Registry
 from stack.servers import VARIABLE, Way
+from tests.kit.nightly import nightly
 from tests.kit.output_topics import OutputTopic, Seen, different, schema_of
 from tests.kit.running import Running
-from tests.kit.servers import WAY
+from tests.kit.servers import WAY, on
 from tests.kit.snapshots import SNAPSHOT, Snapshots
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -67,7 +68,9 @@ class Consumer:
         return found
 
 
-def newest(topic: OutputTopic, registry: Registry, folder: Path) -> Mapping[bytes, bytes]:
+def newest(
+    topic: OutputTopic, connector: str, registry: Registry, folder: Path
+) -> Mapping[bytes, bytes]:
     """The image of every key that has a row, as lakemark's own converter reads it."""
     own = {"schema.registry.url": registry.compatible_url, "registry.folder": str(folder)}
     converter = AvroConverter(JsonConverter(), options=ConverterOptions(own=(*own.items(),)))
@@ -80,7 +83,8 @@ def newest(topic: OutputTopic, registry: Registry, folder: Path) -> Mapping[byte
         [one.value for one in seen],
         [None] * len(seen),
     )
-    heads = converter.headers(records, StretchPlan(ANY_SOURCE, HandlingModes()))
+    plan = StretchPlan(SourceIdentity(connector, ""), HandlingModes()).of_epoch(0)
+    heads = converter.headers(records, plan)
     assert [detail for detail in heads.detail if detail] == []
     rows: dict[bytes, bytes] = {}
     for one, after in zip(seen, heads.after, strict=True):
@@ -100,7 +104,9 @@ def arrived(running: Running, table: str, registry: Registry, folder: Path) -> O
         assert reads.key(topic, seen)
         if seen.value is not None:
             assert reads.value(topic, seen)["op"] in {"c", "u", "d", "r"}
-    rows = dict(newest(topic, registry, folder))
+    kind = running.database.server.connector
+    connector = {"postgres": "postgresql"}.get(kind, kind)
+    rows = dict(newest(topic, connector, registry, folder))
     found = different(running, table, schema_of(running, table), rows)
     assert found == [], found
     return topic
@@ -166,3 +172,31 @@ def test_every_type_of_a_connector_that_writes_json(
                 reads.client.get_latest_version(f"{topic.name}-key").schema.schema_str
             )
             assert [field["name"] for field in fields["fields"]] == ["order_id", "line"]
+
+
+@on(*(pytest.param(service, marks=nightly) for service in ("mariadb-11.4", "mysql-9.7")))
+def test_a_shop_of_other_databases(any_database: Database, registry: Registry, tmp_path: Path):
+    """Source blocks, unsigned numbers and times of MySQL and MariaDB."""
+    database = any_database
+    sections = {
+        **SNAPSHOT,
+        "output": {
+            "topic_prefix": f"{database.name}.clean",
+            "format": "avro",
+            "converter": {"schema.registry.url": registry.compatible_url},
+        },
+    }
+    shop.create(database)
+    shop.fill(database, scale=0.02)
+    database.start_connector()
+    with Running(database, tmp_path, sections) as running:
+        running.lakemark.start()
+        database.execute("UPDATE orders SET note = 'changed' WHERE id <= 20")
+        database.execute("DELETE FROM line_items WHERE order_id = 3")
+        running.wait_equal()
+        tables = [database.identifier(name) for name in ("orders", "line_items")]
+        with Snapshots(running) as snapshots:
+            snapshots.run(*tables)
+        running.wait_equal()
+        for table in tables:
+            assert len(arrived(running, table, registry, tmp_path / "schemas").seen) > 20

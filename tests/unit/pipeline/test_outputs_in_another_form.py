@@ -332,6 +332,8 @@ def test_rows_of_a_snapshot_have_the_form_of_the_topic(registries, monkeypatch, 
     assert {key: value["op"] for key, value in rows.items()} == {1: "r", 2: "r", 3: "d"}
     assert [rows[key]["after"]["v"] for key in (1, 2)] == ["v1", "v2"]
     assert sum(value is None for _, _, value in events) == 1, "a tombstone"
+    ids = [dict(m.headers)["lakemark.id"].decode() for m in out.records[CLEAN]]
+    assert not any("schema" in one for one in ids)
     if address:
         assert registries[address].subjects.keys() == {f"{CLEAN}-key", f"{CLEAN}-value"}
         assert all(len(texts) == 1 for texts in registries[address].subjects.values())

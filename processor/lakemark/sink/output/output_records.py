@@ -52,15 +52,17 @@ class Message(NamedTuple):
 
 def identity(pipeline: str, position: bytes, key: bytes) -> str:
     """The stable id of a record: equal however often it is written."""
-    return f"{pipeline}/{position.hex()}/{_text(key)}"
+    # As text, bytes that UTF-8 has not would all be one sign.
+    return f"{pipeline}/{position.hex()}/{key.decode() if is_text(key) else key.hex()}"
 
 
-def _text(key: bytes) -> str:
-    """Return a key as text; one that is none in hex digits, so that no two have the same."""
+def is_text(key: bytes) -> bool:
+    """Say whether a key is text."""
     try:
-        return key.hex() if b"\0" in key else key.decode()
+        key.decode()
     except UnicodeDecodeError:
-        return key.hex()
+        return False
+    return b"\0" not in key
 
 
 def messages(

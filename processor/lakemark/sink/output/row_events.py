@@ -21,7 +21,13 @@ from lakemark.model.events import NOTHING_LEARNT, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.sink.names import CDC
-from lakemark.sink.output.output_records import POSITION, TOMBSTONE, Message, identity
+from lakemark.sink.output.output_records import (
+    POSITION,
+    TOMBSTONE,
+    Message,
+    identity,
+    is_text,
+)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BORN: Final = frozenset({change_batch.NET, change_batch.ARRIVE})
@@ -158,7 +164,10 @@ def _messages(
     keys, values = writer.removals(rows, moment) if gone else writer.reads(rows, moment)
     shown = position.hex().encode()
     for key, value in zip(keys, values, strict=True):
-        named = identity(style.pipeline, position, key)
+        # The connector's keys may have no schema, and are named without one.
+        bare = style.describes and is_text(key)
+        told = style.converter.key_image(key) if bare else key
+        named = identity(style.pipeline, position, told)
         yield Message(0, key, value, [(ID, f"{named}/r".encode()), (POSITION, shown)])
         if gone:
             tombstone = f"{named}/r{TOMBSTONE}".encode()
