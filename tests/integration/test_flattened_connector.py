@@ -9,7 +9,6 @@ from stack.local import Database
 from tests.integration.test_end_to_end import fill_shop, load
 from tests.kit.nightly import nightly
 from tests.kit.running import Running
-from tests.kit.servers import on
 from tests.kit.snapshots import SNAPSHOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
