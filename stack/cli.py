@@ -122,7 +122,7 @@ def run_tests(arguments: Sequence[str], *, quick: bool) -> int:
 
     The exit code is pytest's; 1 if only the checks failed.
     """
-    command = [sys.executable, "-m", "pytest", "-n", "2" if quick else "3"]
+    command = [sys.executable, "-m", "pytest", "-n", "3"]
     warmed = 0
     if quick:
         os.environ.setdefault("HYPOTHESIS_PROFILE", "quick")

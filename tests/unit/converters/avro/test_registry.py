@@ -150,6 +150,7 @@ def test_what_is_no_schema_is_not_found(registry, told, text):
 # -- while it is away -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
 def test_a_registry_that_fails_is_asked_four_times_and_never_a_reason_for_dead_letters(
     registry, told, status
@@ -189,6 +190,7 @@ def test_another_address_is_tried_where_there_are_several(registry, told):
     assert RegistrySource(several).schema(SEVEN) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["late", "drips"])
 def test_a_registry_that_hangs_is_given_up(registry, told, monkeypatch, how):
     monkeypatch.setattr(registries, "ATTEMPTS", 2)
@@ -203,6 +205,7 @@ def test_a_registry_that_hangs_is_given_up(registry, told, monkeypatch, how):
     registry.drips = False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "body"),
     [
@@ -258,6 +261,7 @@ def test_a_schema_that_does_not_come_is_not_found_and_not_waited_for_again(regis
     assert len(registry.asked) == asked, "nobody is asked again so soon"
 
 
+@pytest.mark.slow
 def test_after_a_wait_in_vain_other_unknown_numbers_are_asked_for_once(registry, told):
     source = RegistrySource(replace(told, grace_s=GRACE_S))
     refused(lambda: source.schema(SEVEN), SchemaNotFoundError)
@@ -359,6 +363,7 @@ def test_several_processes_write_the_same_copies_and_none_is_ever_half(told):
     assert len(list(copies.folder.iterdir())) == 2, "nothing of what was half written is left"
 
 
+@pytest.mark.slow
 def test_threads_share_a_source(registry, told):
     for number in range(20):
         registry.add(number, {"type": "fixed", "name": f"F{number}", "size": number})
@@ -408,6 +413,7 @@ def test_a_token_that_was_given(registry, told):
     assert RegistrySource(apicurio(told, login=login)).schema(SEVEN) == text
 
 
+@pytest.mark.slow
 def test_tokens_of_an_endpoint_whose_authority_is_ours_alone(registry, told, tmp_path):
     (folder := tmp_path / "tokens").mkdir()
     with token_server.serving(folder) as tokens:
@@ -432,6 +438,7 @@ def test_tokens_of_an_endpoint_whose_authority_is_ours_alone(registry, told, tmp
         assert refused(lambda: untrusted.schema(unseen)).code == "registry-unavailable"
 
 
+@pytest.mark.slow
 def test_tls_with_an_authority_of_our_own_and_a_certificate_of_the_client(told, tmp_path):
     for name in ("server", "client"):
         (folder := tmp_path / name).mkdir()
