@@ -1,7 +1,7 @@
 """A converter that leaves all questions to another one: the base of those that stand before it."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -26,8 +26,15 @@ ANY_SIZE: Final = 1 << 62
 """For the other, which reads what was made of a record: its own size was looked at before."""
 
 
-def refused_sizes(records: Records, most: int) -> dict[int, tuple[str, str]]:
-    """Return the records whose values are too large, by index: code and reason, see `refuse`.
+class BadRecord(NamedTuple):
+    """A record that cannot be read: the code of why, and the reason in words."""
+
+    code: str
+    reason: str
+
+
+def refused_sizes(records: Records, most: int) -> dict[int, BadRecord]:
+    """Return the records whose values are too large, by index: see `refuse`.
 
     Args:
         records: as they came.
@@ -35,18 +42,18 @@ def refused_sizes(records: Records, most: int) -> dict[int, tuple[str, str]]:
     """
     sizes = {at: len(value) for at, value in enumerate(records.values) if value}
     return {
-        at: ("record-too-large", f"{size} bytes, at most {most} are read")
+        at: BadRecord("record-too-large", f"{size} bytes, at most {most} are read")
         for at, size in sizes.items()
         if size > most
     }
 
 
-def refuse(heads: Headers, bad: Mapping[int, tuple[str, str]]) -> None:
+def refuse(heads: Headers, bad: Mapping[int, BadRecord]) -> None:
     """Make records bad that the other has not seen as they came.
 
     Args:
         heads: what the other says.
-        bad: by index, code and reason.
+        bad: by index.
     """
     for index, (code, detail) in bad.items():
         heads.kind[index] = int(Kind.BAD)

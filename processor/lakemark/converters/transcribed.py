@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from lakemark.converters.beside import ANY_SIZE, BesideConverter, refuse, refused_sizes
+from lakemark.converters.beside import ANY_SIZE, BadRecord, BesideConverter, refuse, refused_sizes
 from lakemark.converters.converter import (
     Came,
     ConnectData,
@@ -122,7 +122,7 @@ class TranscribedConverter(BesideConverter):
         refuse(heads, bad)
         return heads
 
-    def _told(self, records: Records, bad: dict[int, tuple[str, str]]) -> Records:
+    def _told(self, records: Records, bad: dict[int, BadRecord]) -> Records:
         """Return records in JSON.
 
         Args:
@@ -140,7 +140,7 @@ class TranscribedConverter(BesideConverter):
                 values[index] = self._read("value", values[index], given or ())
                 keys[index] = self._read("key", keys[index], given or ())
             except ValueError as error:
-                keys[index], bad[index] = None, (UNREADABLE, str(error))
+                keys[index], bad[index] = None, BadRecord(UNREADABLE, str(error))
         return replace(records, keys=keys, values=values, column=None)
 
     def _read(self, side: Side, raw: bytes | None, headers: RecordHeaders = ()) -> bytes | None:
