@@ -6,9 +6,9 @@ record is the same whichever form it has. A schema becomes the Connect schema th
 Images are those of the other converter, so is everything that needs no record.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -26,13 +26,13 @@ from lakemark.converters.avro.record_writer import (
     unpacked,
 )
 from lakemark.converters.avro.schema_source import SchemaRegistry, SchemaSource
+from lakemark.converters.beside import ANY_SIZE, BadRecord, BesideConverter, refuse, refused_sizes
 from lakemark.converters.converter import (
     Came,
     ConnectData,
     Converter,
     Departing,
     RecordWriter,
-    Rows,
 )
 from lakemark.errors import TableError
 from lakemark.model.columns import Column
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 NO_OPTIONS: Final = ConverterOptions()
 _FORM: Final = "avro"
-_ANY_SIZE: Final = 1 << 62
 _NO_TABLE: Final = frozenset({int(Kind.TOMBSTONE), int(Kind.BAD)})
 
 Sources = Callable[[ConverterOptions], SchemaSource]
@@ -64,15 +63,15 @@ Registries = Callable[[ConverterOptions], SchemaRegistry]
 """Makes what takes the schemas of records that are written."""
 
 
-class AvroConverter:
-    """See `Converter`."""
+JAVA_CLASSES: Final = frozenset({
+    "io.confluent.connect.avro.AvroConverter",
+    "io.apicurio.registry.utils.converter.AvroConverter",
+})  # fmt: skip
+_INSTEAD: Final = "use org.apache.kafka.connect.json.JsonConverter with schemas.enable=false"
 
-    java_classes = frozenset({
-        "io.confluent.connect.avro.AvroConverter",
-        "io.apicurio.registry.utils.converter.AvroConverter",
-    })  # fmt: skip
-    checks: tuple[str, ...] = CHECKS
-    without_schemas = "use org.apache.kafka.connect.json.JsonConverter with schemas.enable=false"
+
+class AvroConverter(BesideConverter):
+    """See `Converter`."""
 
     def __init__(
         self,
@@ -88,7 +87,8 @@ class AvroConverter:
         unless they are given.
         """
         sources, registries = sources or _registry, registries or _registry
-        self._beside = beside.of(options)
+        super().__init__(beside.of(options))
+        self.java_classes, self.checks, self.without_schemas = JAVA_CLASSES, CHECKS, _INSTEAD
         self.read_headers = HEADERS | self._beside.read_headers
         self._sources, self._registries, self._options = sources, registries, options
         self._schemas = KnownSchemas(lambda: sources(options))
@@ -135,16 +135,12 @@ class AvroConverter:
 
     def headers(self, records: Records, plan: StretchPlan) -> Headers:
         """See `Converter`: codes of its own are `invalid-avro` and `schema-not-found`."""
-        large = {
-            index: len(value)
-            for index, value in enumerate(records.values)
-            if value is not None and len(value) > plan.max_event_bytes
-        }
+        large = refused_sizes(records, plan.max_event_bytes)
         raws = [None if at in large else value for at, value in enumerate(records.values)]
         values = payloads(raws, self._values, self._schemas, records.headers)
         keys = payloads(records.keys, self._keys, self._schemas, records.headers)
         texts = replace(records, keys=keys.texts, values=values.texts, column=None)
-        heads = self._beside.headers(texts, replace(plan, max_event_bytes=_ANY_SIZE))
+        heads = self._beside.headers(texts, replace(plan, max_event_bytes=ANY_SIZE))
         for index, form in enumerate(values.forms):
             if form is not None and heads.op[index]:
                 heads.schema[index] = form.connect
@@ -152,14 +148,11 @@ class AvroConverter:
             # A key whose schema a header names has to bring it along: its bytes name none.
             if headers and self._keys.named_by(headers) and (key := keys.wrapped(index)):
                 heads.keys[index] = key
-        for index, (code, detail) in values.bad.items():
-            _refuse(heads, index, code, detail)
         for index, (code, detail) in keys.bad.items():
             if heads.kind[index] not in _NO_TABLE:
-                _refuse(heads, index, code, f"its key cannot be read: {detail}")
-        for index, size in large.items():
-            detail = f"{size} bytes, at most {plan.max_event_bytes} are read"
-            _refuse(heads, index, "record-too-large", detail)
+                refuse(heads, {index: BadRecord(code, f"its key cannot be read: {detail}")})
+        refuse(heads, values.bad)
+        refuse(heads, large)
         return heads
 
     def schema_changes(self, records: Records, plan: StretchPlan) -> Iterator[SchemaChange]:
@@ -196,33 +189,6 @@ class AvroConverter:
     def _key(self, key: bytes | None) -> bytes | None:
         """A key in JSON, with the schema that it names."""
         return payloads([key], self._keys, self._schemas).wrapped(0)
-
-    # -- images, which are those of JSON --------------------------------------------------------
-
-    def columns_of(self, image: bytes | None) -> frozenset[str]:
-        """See `Converter`."""
-        return self._beside.columns_of(image)
-
-    def first_cells(self, image: bytes, count: int) -> list[Any]:
-        """See `Converter`."""
-        return self._beside.first_cells(image, count)
-
-    def rows(
-        self,
-        images: Sequence[bytes],
-        schema: TableSchema,
-        modes: HandlingModes,
-        *,
-        partial: Collection[int] = (),
-    ) -> Rows:
-        """See `Converter`."""
-        return self._beside.rows(images, schema, modes, partial=partial)
-
-    def suspects(
-        self, images: Sequence[bytes], schema: TableSchema, modes: HandlingModes
-    ) -> set[int]:
-        """See `Converter`."""
-        return self._beside.suspects(images, schema, modes)
 
     # -- the faster way -------------------------------------------------------------------------
 
@@ -301,16 +267,6 @@ class AvroConverter:
         mine, other = map(registry_settings.address_of, (self._options, options))
         return Origin(framing, self._schemas, same=mine == other)
 
-    def cells(self, image: bytes) -> Mapping[str, bytes]:
-        """See `Converter`."""
-        return self._beside.cells(image)
-
-    def cells_of(
-        self, columns: Mapping[str, pa.Array], schema: TableSchema, modes: HandlingModes
-    ) -> Mapping[str, list[bytes]]:
-        """See `Converter`."""
-        return self._beside.cells_of(columns, schema, modes)
-
     def with_cells(
         self, value: bytes, cells: Mapping[str, bytes], headers: Came | None = None
     ) -> bytes:
@@ -324,10 +280,3 @@ def _registry(options: ConverterOptions) -> "RegistrySource":
     from lakemark.converters.avro.registry import source_of  # noqa: PLC0415 - slow, and needed with Avro alone
 
     return source_of(options)
-
-
-def _refuse(heads: Headers, index: int, code: str, detail: str) -> None:
-    """Make a record bad."""
-    heads.kind[index] = int(Kind.BAD)
-    heads.reason[index], heads.detail[index] = code, detail
-    heads.before[index] = heads.after[index] = heads.schema[index] = None

@@ -14,6 +14,7 @@ from lakemark.converters.avro.framing import Framing
 from lakemark.converters.avro.known_schemas import Form, KnownSchemas
 from lakemark.converters.avro.plain_datums import DatumError, json_of
 from lakemark.converters.avro.schema_source import SchemaReference
+from lakemark.converters.beside import BadRecord
 from lakemark.errors import TableError
 
 INVALID: Final = "invalid-avro"
@@ -27,12 +28,12 @@ class Payloads:
     Attributes:
         texts: JSON; what names no schema as it came; None for what is null or cannot be read.
         forms: the schema of each; None for what names none, or cannot be read.
-        bad: by index, the code and reason of those that cannot be read.
+        bad: by index, those that cannot be read.
     """
 
     texts: list[bytes | None]
     forms: list[Form | None]
-    bad: dict[int, tuple[str, str]] = field(default_factory=dict)
+    bad: dict[int, BadRecord] = field(default_factory=dict)
 
     def wrapped(self, index: int) -> bytes | None:
         """Return one with the schema that it was written by, if there is one."""
@@ -81,16 +82,14 @@ def _read(
     except TableError as error:
         for index, _ in places:
             out.texts[index] = None
-            out.bad[index] = error.code, error.message
+            out.bad[index] = BadRecord(error.code, error.message)
         return
     datums = [(raws[index] or b"", begin) for index, begin in places]
     for (index, _), text in zip(places, _texts(form, datums), strict=True):
         out.texts[index] = text
         if text is None:
-            out.bad[index] = (
-                INVALID,
-                f"the bytes do not fit their schema, {reference.kind} {reference.number}",
-            )
+            named = f"{reference.kind} {reference.number}"
+            out.bad[index] = BadRecord(INVALID, f"the bytes do not fit their schema, {named}")
         else:
             out.forms[index] = form
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from lakemark.converters.avro.connect_schema import connect_schema
-from lakemark.converters.avro.converter import AvroConverter
+from lakemark.converters.avro.converter import JAVA_CLASSES, AvroConverter
 from lakemark.converters.avro.framing import HEADERS
 from lakemark.converters.avro.schema_source import SchemaReference
 from lakemark.converters.json.converter import JsonConverter
@@ -25,7 +25,7 @@ from tests.kit.converter_contract import (
     source,
 )
 
-(AVRO,) = [name for name in AvroConverter.java_classes if "confluent" in name]
+(AVRO,) = [name for name in JAVA_CLASSES if "confluent" in name]
 (JSON,) = JsonConverter.java_classes
 STRING = "org.apache.kafka.connect.storage.StringConverter"
 NAME = "avro-of-a-dict"
