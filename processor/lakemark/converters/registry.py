@@ -18,8 +18,10 @@ from lakemark.converters.avro.converter import AvroConverter
 from lakemark.converters.avro.registry_settings import names_registry
 from lakemark.converters.converter import OUT, OWN, Converter
 from lakemark.converters.flattening import flattening_of
+from lakemark.converters.json import struct_keys
 from lakemark.converters.json.converter import JsonConverter
 from lakemark.converters.json.flattened import FlattenedConverter
+from lakemark.converters.json.struct_keys import StructKeysConverter
 from lakemark.model.decoding import ConverterChoice, ConverterOptions, Options, Side
 from lakemark.settings.layers import Mistake, SetTo
 from lakemark.settings.masking import foreign
@@ -82,15 +84,15 @@ add_found()
 @lru_cache(maxsize=8)  # a process has one, but for tests
 def converter_of(choice: ConverterChoice) -> Converter:
     """Return what reads and writes a connector's records; the same object each time."""
-    if choice.flattening is None:
+    usual = beside = CONVERTERS[JSON]
+    if choice.options.key_class == struct_keys.CLASS:
+        beside = StructKeysConverter(beside)
+    if choice.flattening is not None:
+        beside = FlattenedConverter(beside, choice.flattening)
+    if beside is usual:
         return CONVERTERS[choice.name].of(choice.options)
-    flattened = FlattenedConverter(CONVERTERS[JSON], choice.flattening)
-    return _over(choice.name, flattened).of(choice.options)
-
-
-def _over(name: str, beside: Converter) -> Converter:
-    """Return a converter of this name that hands what it reads to another than JSON's."""
-    return beside if name == JSON else MAKERS[name](beside)
+    made = beside if choice.name == JSON else MAKERS[choice.name](beside)
+    return made.of(choice.options)
 
 
 def choice_of(settings: Mapping[str, str], own: Mapping[str, str]) -> ConverterChoice:
@@ -227,7 +229,7 @@ def _problems(
                 SetTo(setting, _USUAL, more=f", or say in {OWN}: {{{setting}: …}} what it is"),
                 warning=True,
             )
-        elif java_class not in known:
+        elif java_class not in known | ({struct_keys.CLASS} if side == "key" else set()):
             away = "".join(f"; {name} cannot be used: {why}" for name, why in UNUSABLE.items())
             reads = f"no converter here reads what {java_class} writes{away}"
             yield Mistake(setting, reads, SetTo(setting, _USUAL))

@@ -9,6 +9,7 @@ from lakemark.converters.avro.converter import JAVA_CLASSES, AvroConverter
 from lakemark.converters.avro.framing import HEADERS
 from lakemark.converters.avro.schema_source import SchemaReference
 from lakemark.converters.json.converter import JsonConverter
+from lakemark.converters.json.struct_keys import StructKeysConverter
 from lakemark.converters.registry import CONVERTERS, SIDES, choice_of, converter_of
 from lakemark.errors import DependencyError
 from lakemark.model.decoding import Records
@@ -208,3 +209,17 @@ def test_a_type_that_is_used_again_tells_nothing_of_the_column_that_it_came_with
     assert (one["field"], two["field"]) == ("at (1)", "at_2")
     assert one["parameters"] == {**told, "own": "x"}
     assert two["parameters"] == {"own": "x"}
+
+
+def test_keys_may_be_texts_beside_avro():
+    avro = TestAvro()
+    converter = AvroConverter(StructKeysConverter(JsonConverter()), lambda _: SOURCE)
+    row = {**ROW, "part": "a,id=8"}
+    value = avro.event("c", None, row)
+    records = Records(TOPIC, 0, [0], [b"Struct{id=7,part=a,id=8}"], [value], [None])
+    heads = converter.headers(records, avro.plan)
+    assert (heads.kind, heads.reason) == ([Kind.CHANGE], [None])
+    key = avro.key({"id": 7, "part": "a,id=8"})
+    mine = converter.canonical_keys([heads.keys[0], key], ORDERS)
+    assert mine[0] is not None
+    assert mine[0] == mine[1]
