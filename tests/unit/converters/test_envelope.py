@@ -351,3 +351,10 @@ def test_without_sequence_only_the_own_snapshot_has_a_position():
     out = decode(case("flink_postgres_replica_identity"), identity)
     assert [Kind(k) for k in out.kind] == [Kind.OWN_SNAPSHOT] * 9 + [Kind.BAD] * 7
     assert set(out.reason[9:]) == {"missing-position"}
+
+
+def test_what_begins_as_records_of_a_registry_do_names_the_way_out():
+    """Such a datum is seldom UTF-8: the zero before it says more."""
+    raw = b"\0\0\0\0\7\xff\xfe"
+    (detail,) = envelope.decode([raw], [None], identity=SHOP, epoch=1).detail
+    assert "source.converter" in detail

@@ -114,6 +114,11 @@ _INT64: Final = 1 << 63
 OPS: Final = frozenset("curdtm")
 NULL: Final = b"null"
 _WRAPPED: Final = b'{"schema":'
+_ZERO: Final = b"\0"
+_FRAMED: Final = (
+    "it begins with a zero byte, as records do whose schemas are in a registry: if the connector or"
+    " its worker has another converter than JSON's, name it in source.converter"
+)
 _NO_WRAPPER: Final = b"\0"  # no JSON begins so
 # Stands in for records of no table, so that all columns stay in step with the records.
 NO_SOURCE: Final = Source()
@@ -307,6 +312,8 @@ def _read_slowly(  # noqa: PLR0911 - one return per reason
         return Odd(Kind.TOMBSTONE)
     if len(value) > max_bytes:
         return _bad("record-too-large", f"{len(value)} bytes, at most {max_bytes} are read")
+    if value.startswith(_ZERO):
+        return _bad("invalid-json", _FRAMED)
     text = value
     try:
         value.decode()
