@@ -39,7 +39,7 @@ def settings(service: str, where: str) -> dict[str, str]:
     ("any_database", "where", "wrapped"),
     [
         ("postgres", "fields", False),
-        ("postgres", "headers", False),
+        pytest.param("postgres", "headers", False, marks=nightly),
         pytest.param("postgres", "fields", True, marks=nightly),
         pytest.param("mariadb-11.4", "fields", False, marks=nightly),
         pytest.param("mariadb-11.4", "headers", True, marks=nightly),
