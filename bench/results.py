@@ -68,7 +68,7 @@ PUBLISHED: Final = (
         "stream",
         (
             *("--format", "avro", "--only", "lakemark-deletion-vectors", "--only", "usual"),
-            *("--rounds", "3", "--full"),
+            *("--rounds", "2", "--full"),
         ),
         "One busy table, the same events in JSON and in Avro",
     ),
