@@ -32,7 +32,10 @@ def test_tables_equal_and_no_record_is_refused(any_database: Database, form: str
     with Running(database, tmp_path, told) as running:
         running.lakemark.start()
         load(database, 4)
-        found = running.wait_equal()
+        # In Avro their columns have other names, in a key's text as well: they are not read in chunks.
+        names = ("Bestell Übersicht", "all_types") if form != "plain" else ()
+        odd = {database.identifier(name) for name in names}
+        found = running.wait_equal(*(name for name in running.tables() if name not in odd))
         assert found[database.identifier("orders")].source_rows > 100
         kept = running.lakemark.progress()
         assert not any(record.get("dead_letters") for record in kept.values())
