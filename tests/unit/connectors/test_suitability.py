@@ -91,8 +91,8 @@ def test_a_good_connector_has_no_problems():
             JSON,
         ),
         (
-            {"key.converter": "org.apache.kafka.connect.storage.StringConverter"},
-            "key.converter",
+            {"value.converter": "org.apache.kafka.connect.storage.StringConverter"},
+            "value.converter",
             JSON,
         ),
         ({"skipped.operations": "u,t"}, "skipped.operations", "none"),
