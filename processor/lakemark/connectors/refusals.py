@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakemark.converters import flattening
-from lakemark.converters.registry import restores_names
 from lakemark.settings.layers import SetTo
 from lakemark.settings.names import split_list
 from lakemark.settings.patterns import compile_java
@@ -92,13 +91,15 @@ def _matches(expressions: str, column: str) -> bool:
 
 def _names(settings: Mapping[str, str], table: str, columns: Sequence[str]) -> Iterator[Refusal]:
     mode = settings.get("field.name.adjustment.mode", "none").strip().lower()
+    if mode == "none":
+        return
     restored = propagated_names(settings) if restores_names(settings) else ""
     odd = [
         c
         for c in columns
         if not _PLAIN_NAME.fullmatch(c) and not _matches(restored, f"{table}.{c}")
     ]
-    if mode != "none" and (odd or not (columns or restored)):
+    if odd or not (columns or restored):
         what = ", ".join(odd) or "columns"
         yield Refusal(
             "columns-renamed",
@@ -110,6 +111,13 @@ def _names(settings: Mapping[str, str], table: str, columns: Sequence[str]) -> I
 def propagated_names(settings: Mapping[str, str]) -> str:
     """Return the expressions of the columns whose own names their records bring."""
     return settings.get(PROPAGATED, "").strip()
+
+
+def restores_names(settings: Mapping[str, str]) -> bool:
+    """Say whether the connector's converter brings names back that it had to change."""
+    from lakemark.converters import registry  # noqa: PLC0415 - slow, and seldom needed
+
+    return registry.restores_names(settings)
 
 
 def keeping_names(settings: Mapping[str, str]) -> SetTo:

@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from lakemark.connectors.connector_traits import ConnectorTraits
-from lakemark.connectors.refusals import keeping_names, propagated_names
+from lakemark.connectors.refusals import keeping_names, propagated_names, restores_names
 from lakemark.converters import flattening
-from lakemark.converters.registry import restores_names
 from lakemark.errors import ConfigError
 from lakemark.model import positions
 from lakemark.model.handling_modes import HandlingModes, usual_choice

@@ -1,5 +1,8 @@
 """What cannot work with a connector's settings, and what should not be done."""
 
+import subprocess
+import sys
+
 import pytest
 
 from lakemark.connectors import connector
@@ -303,3 +306,12 @@ def test_what_lists_usually_have_is_understood():
     assert "public.orders" in found.tables
     assert "public.tmp_orders" not in found.tables
     assert "CRM.people" in found.tables
+
+
+def test_commands_that_read_no_records_do_not_wait_for_what_reads_them():
+    """The compiler alone takes a quarter of a second."""
+    script = "import sys, lakemark.connectors.suitability; print('numba' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
