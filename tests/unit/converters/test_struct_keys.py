@@ -96,8 +96,6 @@ def test_rows_are_those_of_keys_in_json(rows):
 )  # fmt: skip
 def test_a_text_that_says_another_row_is_bad(key):
     _, _, heads = read([{**ROW, "id": 7, "part": "a"}], [key])
-    if key == b"Struct{id=7":  # a brace is missing, and so is a digit
-        assert heads.kind == [Kind.BAD]
     assert (heads.kind, heads.reason) == ([Kind.BAD], [DIFFERS])
 
 
