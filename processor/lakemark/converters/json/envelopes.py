@@ -1,7 +1,7 @@
 """Rows of a snapshot as whole Debezium records, as its incremental snapshot writes them.
 
 A row that a snapshot or a truncate found gone is a delete with the same source block: op ``d``,
-its key's columns in ``before`` and null in ``after``.
+its key's columns in ``before`` (with a schema a whole row, see `key_rows`) and null in ``after``.
 
 What the connector says about itself (version, name, database, which members there are and in which
 order) is taken from a real event of the same connector; what belongs to the row is put in:
@@ -25,8 +25,10 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakemark.converters.json import json_texts as j
+from lakemark.converters.json import key_rows
 from lakemark.converters.json.envelope import unwrapped
 from lakemark.model import positions
 
@@ -106,16 +108,16 @@ class EnvelopeTemplate:
 
         Args:
             keys: JSON objects of the key's columns, see `Rendering.keys`. With a wrapper schema
-                ``before`` is null, because a part of a row would not fit it.
+                ``before`` has the other columns, too, or it would not fit it.
             reading: as `values`.
             wrapper_schema: as `values`.
         """
-        image = "before" if wrapper_schema is None else "after"
-        head, tail = self._around(reading, op=b'"d"', image=image)
-        if wrapper_schema is None:
+        head, tail = self._around(reading, op=b'"d"', image="before")
+        if wrapper_schema is None or not keys:
             return _between(head, keys, tail)
-        value = _wrapping(wrapper_schema) + head + _NULL + tail + b"}"
-        return pa.repeat(pa.scalar(value, pa.binary()), len(keys))
+        others = key_rows.other_cells(wrapper_schema, keys[0].as_py())
+        open_ended = pc.binary_slice(keys, 0, -1)
+        return _between(_wrapping(wrapper_schema) + head, open_ended, others + b"}" + tail + b"}")
 
     def _around(
         self, reading: Reading, *, op: bytes = b'"r"', image: str = "after"
