@@ -45,6 +45,7 @@ PLUGINS: Final[Mapping[str, Plugin]] = {
     "postgres": Plugin("io.debezium.connector.postgresql.PostgresConnector", "debezium.json"),
     "mariadb": Plugin("io.debezium.connector.mariadb.MariaDbConnector", "debezium-mariadb.json"),
     "mysql": Plugin("io.debezium.connector.mysql.MySqlConnector", "debezium-mysql.json"),
+    "jdbc": Plugin("io.debezium.connector.jdbc.JdbcSinkConnector", "debezium-jdbc.json"),
     "avro": Plugin(
         avro.CONVERTER, "apicurio-converter.json", "org.apache.kafka.connect.storage.Converter"
     ),
