@@ -1,6 +1,6 @@
 # Two images from one file:
 #   lakemark   the pipeline, with Java and every jar it needs (the default)
-#   connect    Kafka Connect with Debezium, as the local stack runs it
+#   connect    Kafka Connect with Debezium and a converter of Avro, as the local stack runs it
 #
 #   docker build -t lakemark .
 #   docker build -t lakemark-connect --target connect .
@@ -19,13 +19,13 @@ COPY requirements.lock ./
 RUN python -m venv venv && venv/bin/pip install --require-hashes -r requirements.lock
 ENV PATH=/opt/lakemark/venv/bin:$PATH
 
-# --- Debezium, fetched and checked as on a developer's machine ----------------------------------
+# --- Debezium and the converter of Avro, fetched and checked as on a developer's machine ---------
 FROM base AS plugins
 COPY pyproject.toml README.md LICENSE ./
 COPY processor processor
 COPY stack stack
 RUN pip install --no-deps --no-build-isolation -e . \
- && python -c "import shutil; from stack.connect import debezium_plugins; [shutil.copytree(debezium_plugins(name), '/plugins', dirs_exist_ok=True) for name in ('postgres', 'mariadb')]"
+ && python -c "import shutil; from stack.connect import debezium_plugins; [shutil.copytree(debezium_plugins(name), '/plugins', dirs_exist_ok=True) for name in ('postgres', 'mariadb', 'avro')]"
 
 FROM apache/kafka:4.3.1 AS connect
 COPY --from=plugins /plugins /opt/kafka/plugins
