@@ -1,6 +1,5 @@
 """Output topics of a connector that writes Avro: byte for byte, and what a registry refuses."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -10,12 +9,11 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from stack.avro import avro_settings
-from stack.local import SERVICES, Database, LocalStack, Servers
-from stack.servers import VARIABLE, Way
+from stack.local import Database, Servers
+from stack.registry import Registry
 from tests.kit.nightly import nightly
 from tests.kit.output_topics import OutputTopic
 from tests.kit.running import Running
-from tests.kit.servers import WAY, servers
 from tests.kit.snapshots import SNAPSHOT, Snapshots
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, nightly]
@@ -23,19 +21,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, nightly]
 TABLE = "public.pets"
 
 
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Servers]:
-    """Servers of its own: Connect has the converter where there is a registry."""
-    if WAY is not Way.PROCESSES:
-        pytest.skip(f"a registry runs as a child process alone ({VARIABLE} is {WAY})")
-    with servers("avro", (*SERVICES, "registry")) as started:
-        yield started
-
-
 def test_events_stay_byte_for_byte_and_a_schema_that_is_refused_loses_none(
-    stack: LocalStack, database: Database, tmp_path: Path
+    stack: Servers, database: Database, registry: Registry, tmp_path: Path
 ):
-    registry = stack.registry
     sections = {
         **SNAPSHOT,
         "source": {
