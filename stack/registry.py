@@ -81,6 +81,7 @@ class Registry(Server):
             f"-Dquarkus.http.port={self.port}",
             "-Dquarkus.management.host=127.0.0.1",
             f"-Dquarkus.management.port={self._management_port}",
+            "-Dapicurio.rest.deletion.artifact.enabled=true",  # 3.x deletes nothing by itself
             *("-jar", str(_runner(self.fetch()))),
         ]
 

@@ -2,28 +2,56 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pyarrow.compute as pc
 import pytest
+from confluent_kafka import Message
 
 from lakemark.converters.registry import SIDES
 from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
+from stack.avro import FRAMINGS, avro_settings
 from stack.database import Database
+from stack.local import Servers
 from stack.processes import wait_for
-from stack.registry import Registry
+from stack.registry import VERSIONS, Registry
 from tests.kit.avro_pipeline import form_settings, source_section
+from tests.kit.nightly import nightly
 from tests.kit.running import STATE_S, Running, header
-from tests.kit.servers import ends_servers
+from tests.kit.servers import ends_servers, other_registry, registry_of
 from tests.kit.watched_table import duckdb_rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 TABLE = "public.orders"
 UNKNOWN = 987_654
+AWAY_S = 120.0
+USUAL, *OTHERS = VERSIONS
+LIVE = [
+    pytest.param(
+        version, framing, marks=() if (version, framing) == (USUAL, "confluent") else nightly
+    )
+    for version in VERSIONS
+    for framing in FRAMINGS
+]
+
+
+@pytest.fixture
+def any_registry(
+    stack: Servers, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Registry]:
+    """The session's registry, or one of another version."""
+    usual = registry_of(stack)
+    if request.param == USUAL:
+        yield usual
+        return
+    with other_registry(request.param, tmp_path_factory.mktemp("registry")) as started:
+        yield started
 
 
 @pytest.fixture
@@ -73,11 +101,11 @@ CHANGES = (
 )
 
 
-@pytest.mark.parametrize("form", ["confluent"])
+@pytest.mark.parametrize(("any_registry", "framing"), LIVE, indirect=["any_registry"])
 def test_a_topic_goes_from_json_to_avro_and_its_table_changes_under_load(
-    orders: Database, tmp_path: Path, form: str
+    orders: Database, any_registry: Registry, tmp_path: Path, framing: str
 ):
-    settings = form_settings(form, orders.stack)
+    settings = avro_settings(any_registry.url, framing)
     orders.start_connector()
     source = {**source_section(orders, tmp_path)}
     with Running(orders, tmp_path, {"source": source}) as running:
@@ -94,9 +122,22 @@ def test_a_topic_goes_from_json_to_avro_and_its_table_changes_under_load(
                 orders.execute("UPDATE orders SET n = %s WHERE id = 7", [number])
         orders.execute("UPDATE orders SET n = 5000000000 WHERE id = 7")
         require_equal(running)
-        values = [record.value() for record in records(orders)]
-        assert {value[:1] for value in values if value} == {b"{", b"\0"}
+        seen = {form_of(record) for record in records(orders)}
+        assert seen - {"none"} == {"json", framing}
         assert reasons(running) == []
+
+
+def form_of(record: Message) -> str:
+    """How a record of a table names its schema, by its bytes and headers."""
+    value = record.value()
+    if value is None:
+        return "none"
+    if any(name.startswith("apicurio.value.") for name, _ in record.headers() or ()):
+        return "headers"
+    if value[:1] == b"{":
+        return "json"
+    # Global ids are below four bytes here, so those of eight begin with zeros.
+    return "global" if value[1:5] == bytes(4) else "confluent"
 
 
 def reasons(running: Running) -> list[str]:
@@ -194,3 +235,98 @@ def test_a_record_of_an_unknown_schema_is_a_dead_letter_that_can_be_replayed(
         assert "1" in running.lakemark.command("dlq", "replay", name)
         orders.execute("UPDATE orders SET n = 0 WHERE id = 1")
         require_equal(running)
+
+
+@nightly
+@ends_servers
+@pytest.mark.parametrize("any_registry", VERSIONS, indirect=True)
+def test_a_registry_that_is_away_for_two_minutes_and_comes_back_empty_is_not_missed(
+    orders: Database, any_registry: Registry, tmp_path: Path
+):
+    """Rows change all the while; lakemark is started again without it, and once more when it is empty."""
+    kept = {f"{side}.converter.apicurio.registry.check-period-ms": "3600000" for side in SIDES}
+    orders.start_connector(avro_settings(any_registry.url) | kept)
+    with Running(orders, tmp_path, {"source": source_section(orders, tmp_path)}) as running:
+        running.lakemark.start()
+        require_equal(running)
+        contents = Contents(any_registry)
+        any_registry.kill()
+        with writers(orders):
+            ends, rounds = time.monotonic() + AWAY_S, 0
+            while time.monotonic() < ends:
+                rounds += 1
+                orders.execute("UPDATE orders SET n = %s WHERE id = 1", [-rounds])
+                wait_row(running, -rounds)
+                if rounds % 20 == 10:
+                    running.lakemark.stop()
+                    running.lakemark.start()
+        require_equal(running)
+        any_registry.start()
+        running.lakemark.stop()
+        orders.execute("UPDATE orders SET n = -n")
+        running.lakemark.start()
+        require_equal(running)
+        contents.restore()
+        orders.revive()
+        orders.execute("ALTER TABLE orders ADD COLUMN more text DEFAULT 'm'")
+        orders.execute("UPDATE orders SET n = n + 1")
+        require_equal(running)
+        assert running.lakemark.events("pipeline.degraded") == []
+        assert reasons(running) == []
+
+
+def wait_row(running: Running, n: int) -> None:
+    """Wait until the first order has this number in the lake."""
+
+    def there() -> bool:
+        rows = running.rows(TABLE).filter(pc.field("id") == 1)
+        return rows["n"].to_pylist() == [n]
+
+    wait_for(there, STATE_S, f"n = {n} of the first order")
+
+
+@nightly
+@pytest.mark.parametrize("any_registry", VERSIONS, indirect=True)
+def test_a_schema_that_is_deleted(orders: Database, any_registry: Registry, tmp_path: Path):
+    """One that was read is on the disk; one that nobody has read makes dead letters of its records."""
+    orders.start_connector(avro_settings(any_registry.url, "global"))
+    sections = {"source": source_section(orders, tmp_path, **{"registry.grace": "1s"})}
+    subject = f"{orders.topic('orders')}-value"
+    with Running(orders, tmp_path, sections) as running:
+        running.lakemark.start()
+        require_equal(running)
+        delete(any_registry, subject)
+        orders.execute("UPDATE orders SET n = -n")
+        require_equal(running)
+        running.lakemark.stop()
+        running.lakemark.start()
+        orders.execute("UPDATE orders SET n = n - 1")
+        require_equal(running)
+        assert reasons(running) == []
+
+        running.lakemark.stop()
+        before = sum(orders.stack.kafka.end_offsets(orders.topic("orders")).values())
+        orders.execute("ALTER TABLE orders ADD COLUMN more text")
+        orders.execute("UPDATE orders SET more = 'm' WHERE id < 10")
+        running.wait_drained()
+        unread = len(records(orders)) - before
+        delete(any_registry, subject)
+        running.lakemark.start()
+        letters = wait_for(
+            lambda: found if len(found := running.dead_letters()) == unread else [],
+            STATE_S,
+            f"{unread} dead letters",
+        )
+        assert {*reasons(running)} == {"schema-not-found"}
+        for letter in letters:
+            assert "1" in running.lakemark.command("dlq", "replay", header(letter, "id"))
+        orders.execute("UPDATE orders SET n = 0 WHERE id > 50")
+        require_equal(running)
+
+
+def delete(registry: Registry, subject: str) -> None:
+    """Delete all schemas of a subject; their numbers are nobody's then."""
+    path = f"{registry.url}/groups/default/artifacts/{subject}"
+    number = httpx.get(f"{path}/meta").raise_for_status().json()["globalId"]
+    httpx.delete(path).raise_for_status()
+    assert httpx.get(f"{registry.url}/ids/globalIds/{number}").status_code == httpx.codes.NOT_FOUND

@@ -10,10 +10,12 @@ import pytest
 
 from stack.addresses import UnsuitableServerError
 from stack.database import SourceServer
+from stack.java import find_java
 from stack.local import DATABASES, SERVICES, Servers
 from stack.mysql import LocalBinlogServer
 from stack.mysql_server import CannotBeHadError
-from stack.registry import Registry
+from stack.processes import StackError
+from stack.registry import VERSIONS, Registry
 from stack.servers import VARIABLE, Way, servers_of, way_of
 from tests.kit.nightly import nightly
 
@@ -104,6 +106,23 @@ def registry_of(chosen: Servers) -> Registry:
     if WAY is not Way.PROCESSES:
         pytest.skip(f"a registry runs as a child process alone ({VARIABLE} is {WAY})")
     return chosen.require_registry()
+
+
+@contextmanager
+def other_registry(version: str, directory: Path) -> Iterator[Registry]:
+    """Have a registry of one's own, of this version; skip where no Java runs it."""
+    if WAY is not Way.PROCESSES:
+        pytest.skip(f"a registry runs as a child process alone ({VARIABLE} is {WAY})")
+    try:
+        find_java(VERSIONS[version])
+    except StackError as error:
+        pytest.skip(str(error))
+    registry = Registry(version=version, directory=directory, log=directory / "log")
+    registry.start()
+    try:
+        yield registry
+    finally:
+        registry.kill()
 
 
 @contextmanager
