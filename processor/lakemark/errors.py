@@ -39,7 +39,7 @@ class LakemarkError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = str(hint)  # those that are more than a text have no JSON
         if code:
             self.code = code
         if retried is not None:

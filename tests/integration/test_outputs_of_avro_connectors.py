@@ -1,5 +1,6 @@
 """Output topics of a connector that writes Avro: byte for byte, and what a registry refuses."""
 
+import json
 from pathlib import Path
 
 import httpx
@@ -11,6 +12,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from stack.avro import avro_settings
 from stack.local import Database, Servers
 from stack.registry import Registry
+from tests.kit.command_line import invoke
 from tests.kit.nightly import nightly
 from tests.kit.output_topics import OutputTopic
 from tests.kit.running import Running
@@ -70,6 +72,12 @@ def test_events_stay_byte_for_byte_and_a_schema_that_is_refused_loses_none(
         assert {one.value[:5] for one in topic.seen if one.value} == numbers
         subject = f"{topic.name}-value"
         assert client.get_versions(subject) == [1]
+        plan = json.loads(running.lakemark.command("plan", "-o", "json"))
+        assert plan["registries"] == [registry.url]
+        assert {(s["name"], s["registry"], s["action"]) for s in plan["subjects"]} == {
+            (f"{topic.name}-{side}", registry.url, "keep") for side in ("key", "value")
+        }
+        assert of_doctor(running, "output subject") == [("ok", topic.name)]
 
         config = f"{registry.compatible_url}/config/{subject}"
         httpx.put(config, json={"compatibility": "FULL"}).raise_for_status()
@@ -79,6 +87,7 @@ def test_events_stay_byte_for_byte_and_a_schema_that_is_refused_loses_none(
         record = running.wait_state(TABLE, "errored")
         assert record["code"] == "output-schema-refused", record
         assert subject in record["reason"]
+        assert of_doctor(running, "output subject") == [("error", subject)]
         httpx.put(config, json={"compatibility": "NONE"}).raise_for_status()
         running.lakemark.command("table", "resume", TABLE)
         running.wait_state(TABLE, "streaming")
@@ -87,6 +96,13 @@ def test_events_stay_byte_for_byte_and_a_schema_that_is_refused_loses_none(
         assert {number: ages[number] for number in range(1, 10)} == dict.fromkeys(range(1, 10), 4)
         assert len(client.get_versions(subject)) >= 2
         assert running.dead_letters() == []
+
+
+def of_doctor(running: Running, check: str) -> list[tuple[str, str]]:
+    """Verdict and subject of what the doctor finds in a check."""
+    done = invoke("doctor", "-c", str(running.lakemark.config), "-o", "json")
+    found = json.loads(done.stdout)
+    return [(f["verdict"], f["subject"]) for f in found if f["check"] == check]
 
 
 def changes(running: Running) -> dict[str, tuple[bytes | None, bytes | None]]:

@@ -17,6 +17,7 @@ from lakemark.converters.avro import registry as registries
 from lakemark.converters.avro import registry_checks
 from lakemark.converters.avro.converter import AvroConverter
 from lakemark.converters.avro.registry import RegistrySource
+from lakemark.converters.avro.registry_api import api_of
 from lakemark.converters.avro.registry_settings import RegistrySettings
 from lakemark.converters.avro.schema_source import (
     SchemaNotFoundError,
@@ -28,12 +29,9 @@ from lakemark.converters.json.converter import JsonConverter
 from lakemark.errors import DependencyError
 from lakemark.model.decoding import ConverterOptions
 from lakemark.model.events import Learnt
-from stack.java import find_java
-from stack.processes import StackError
 from stack.registry import VERSIONS, Registry
-from stack.servers import VARIABLE, Way
 from tests.kit.nightly import nightly
-from tests.kit.servers import WAY
+from tests.kit.servers import other_registry
 
 pytestmark = pytest.mark.integration
 
@@ -46,19 +44,8 @@ def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Registry]:
     """A registry of its own, which a test may kill."""
-    if WAY is not Way.PROCESSES:
-        pytest.skip(f"a registry runs as a child process alone ({VARIABLE} is {WAY})")
-    try:
-        find_java(VERSIONS[request.param])
-    except StackError as error:
-        pytest.skip(str(error))
-    directory = tmp_path_factory.mktemp("registry")
-    started = Registry(version=request.param, directory=directory, log=directory / "log")
-    started.start()
-    try:
+    with other_registry(request.param, tmp_path_factory.mktemp("registry")) as started:
         yield started
-    finally:
-        started.kill()
 
 
 @pytest.fixture
@@ -265,7 +252,12 @@ def test_a_schema_that_is_not_compatible_is_refused_in_the_registrys_words(serve
     number = source.register(subject, record("R", x="long"))
     assert number == RegistrySource(settings).register(subject, record("R", x="long"))
     rule = {"compatibility": "FULL"}
+    asked, other = api_of(settings), record("R", x="long", y="string")
+    assert asked.objection(subject, other) == ""
     httpx.put(f"{server.compatible_url}/config/{subject}", json=rule).raise_for_status()
+    assert asked.objection(subject, other), "the doctor asks before anything is registered"
+    assert asked.objection(subject, record("R", x="long")) == ""
+    assert len(SchemaRegistryClient({"url": server.compatible_url}).get_versions(subject)) == 1
     with pytest.raises(SchemaRefusedError) as refused:
         source.register(subject, record("R", x="long", y="string"))
     assert (refused.value.code, refused.value.retried) == ("output-schema-refused", True)

@@ -25,10 +25,12 @@ from lakemark.converters.converter import (
     WRONG_TYPE,
     Came,
     ConnectData,
+    Converter,
     Departing,
     Moment,
     RecordWriter,
     Rows,
+    SchemaSubject,
     not_ready,
 )
 from lakemark.errors import DependencyError
@@ -167,6 +169,15 @@ class MsgpackConverter:
         if self._cipher == "13":
             raise DependencyError("nobody knows the cipher", code="dependency-down")
         return [fine("cipher", topic, "is known") for topic in topics]
+
+    def registry(self) -> str:
+        return ""
+
+    def subjects(self, topics: Sequence[str]) -> list[SchemaSubject]:
+        return []
+
+    def examine_output(self, topics: Mapping[str, str], reader: Converter) -> list[Finding]:
+        return []
 
     def headers(self, records: Records, plan: StretchPlan) -> Headers:
         out = Headers(*([] for _ in range(12)))

@@ -18,6 +18,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+_TRIED = re.compile(
+    r"compatibility/subjects/([^/]+)/versions/latest"
+    r"|/v2/groups/default/artifacts/([^/]+)/test"
+    r"|/v3/groups/default/artifacts/([^/]+)/versions$"
+)
+
 
 @dataclass
 class ScriptedRegistry:
@@ -32,6 +38,8 @@ class ScriptedRegistry:
         login: headers that are wanted; none while it is empty.
         status: answered to everything instead; 0 for what is right.
         body: answered with a status instead.
+        strict: subjects that take no other schema than they have.
+        compares: whether it can be asked if a schema would be taken.
         delay_s: before each answer.
         drips: whether the answer comes byte by byte, for ever.
         asked: paths, in their order.
@@ -48,6 +56,8 @@ class ScriptedRegistry:
     login: dict[str, str] = field(default_factory=dict)
     status: int = 0
     body: str = "{}"
+    strict: set[str] = field(default_factory=set)
+    compares: bool = True
     delay_s: float = 0.0
     drips: bool = False
     asked: list[str] = field(default_factory=list)
@@ -64,6 +74,10 @@ class ScriptedRegistry:
         """Status and document, or text, of one request."""
         if self.status:
             return self.status, self.body
+        if found := _TRIED.search(path):
+            return self._tried(
+                unquote(found[found.lastindex or 0]), confluent="compatibility" in path
+            )
         if any(self.headers.get(name.lower()) != value for name, value in self.login.items()):
             return 401, {"error_code": 401, "message": "Unauthorized"}
         for prefix, answer in (
@@ -93,6 +107,19 @@ class ScriptedRegistry:
             number = numbers[at - 1]
             return 200, {"subject": subject, "version": at, "id": number, **self.ids[number]}
         return 404, "<html>nothing here</html>"
+
+    def _tried(self, subject: str, *, confluent: bool) -> tuple[int, Any]:
+        """What it says of a schema that somebody thinks of registering."""
+        if not self.compares:
+            return 405, {}
+        told = self.posted.get("content", {}).get("content") or self.posted.get("schema")
+        schema = json.loads(told) if told else self.posted
+        known = [json.loads(self.ids[number]["schema"]) for number in self.subjects[subject]]
+        takes = subject not in self.strict or schema in known
+        if confluent:
+            return 200, {"is_compatible": takes}
+        refusal = {"message": "Incompatible", "causes": [{"description": "a field"}]}
+        return (200, {}) if takes else (409, refusal)
 
     def _register(self, subject: str, document: dict[str, Any]) -> int:
         known = (number for number, other in self.ids.items() if other == document)
@@ -140,6 +167,9 @@ def serving(
             registry.posted = json.loads(self.rfile.read(size))
             self.do_GET()
             registry.posted = {}
+
+        def do_PUT(self) -> None:
+            self.do_POST()
 
         def do_GET(self) -> None:
             url = urlsplit(self.path)

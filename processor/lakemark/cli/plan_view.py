@@ -8,7 +8,14 @@ import msgspec
 from rich.console import Console
 
 from lakemark.cli.presentation import Hide, show_json, show_line, show_table
-from lakemark.ops.plan.planned import Plan, PlannedTable, PlannedTopic, Start, Target
+from lakemark.ops.plan.planned import (
+    Plan,
+    PlannedSubject,
+    PlannedTable,
+    PlannedTopic,
+    Start,
+    Target,
+)
 from lakemark.settings import masking
 
 _TARGETS: Final = {
@@ -40,6 +47,8 @@ def show(console: Console, plan: Plan, *, as_json: bool, hide: Hide) -> None:
     _show_topics("Own topics", [t for t in plan.topics if not t.table], line)
     if outputs := [topic for topic in plan.topics if topic.table]:
         _show_topics("Output topics", outputs, line)
+    for text in _about_schemas(plan):
+        line(text)
     _show_starts(console, plan.starts, line)
     _show_snapshot(console, plan, line)
     _show_changes(console, plan, line, hide)
@@ -119,6 +128,24 @@ def _show_topics(which: str, topics: Sequence[PlannedTopic], line: Callable[[str
         if topic.action == "stop":
             line(f"✗ {topic.reason}")
             line(f"    → {topic.hint}")
+
+
+def _about_schemas(plan: Plan) -> Iterator[str]:
+    for registry in plan.registries:
+        yield f"\nSchemas of the records that are read are in the registry {registry}"
+
+    def place(subject: PlannedSubject) -> tuple[str, str]:
+        return subject.registry, subject.strategy
+
+    for (registry, strategy), group in groupby(sorted(plan.subjects, key=place), key=place):
+        subjects = list(group)
+        kept = sum(subject.action == "keep" for subject in subjects)
+        made = [subject.name for subject in subjects if subject.action == "create"]
+        named = f"Subjects of output topics in the registry {registry}, by {strategy}"
+        if subjects[0].name is None:
+            yield f"\n{named}: as each record is called"
+        else:
+            yield f"\n{named}: {kept} kept; created: {', '.join(filter(None, made)) or 'none'}"
 
 
 def _show_starts(console: Console, starts: Sequence[Start], line: Callable[[str], None]) -> None:

@@ -12,6 +12,7 @@ from lakemark.converters.converter import (
     Departing,
     RecordWriter,
     Rows,
+    SchemaSubject,
 )
 from lakemark.model.columns import Column
 from lakemark.model.decoding import DecodedRange, Records, Side, StretchPlan
@@ -90,6 +91,18 @@ class BesideConverter:
     def examine(self, topics: Sequence[str]) -> list[Finding]:
         """See `Converter`."""
         return self._beside.examine(topics)
+
+    def registry(self) -> str:
+        """See `Converter`."""
+        return self._beside.registry()
+
+    def subjects(self, topics: Sequence[str]) -> list[SchemaSubject]:
+        """See `Converter`."""
+        return self._beside.subjects(topics)
+
+    def examine_output(self, topics: Mapping[str, str], reader: Converter) -> list[Finding]:
+        """See `Converter`."""
+        return self._beside.examine_output(topics, reader)
 
     def headers(self, records: Records, plan: StretchPlan) -> Headers:
         """See `Converter`."""

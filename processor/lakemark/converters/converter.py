@@ -96,6 +96,24 @@ class ConnectData(NamedTuple):
     form: str
 
 
+class SchemaSubject(NamedTuple):
+    """A name under which a registry of schemas gets those of a topic that is written.
+
+    Attributes:
+        topic: that is written.
+        side: its keys, or its values.
+        name: empty where it is that of each record, which only records tell.
+        strategy: that makes the name, in the words of the converter's settings.
+        exists: whether the registry has schemas of that name.
+    """
+
+    topic: str
+    side: Side
+    name: str
+    strategy: str
+    exists: bool
+
+
 class Converter(Protocol):
     """One form of records: how they are read, and how others like them are written."""
 
@@ -145,6 +163,30 @@ class Converter(Protocol):
         Raises:
             ConfigError: it cannot be asked, by its options.
             DependencyError: it does not answer.
+        """
+
+    def registry(self) -> str:
+        """Return the address of the registry that has its schemas; empty where it needs none."""
+
+    def subjects(self, topics: Sequence[str]) -> list[SchemaSubject]:
+        """Return the subjects of topics that it writes, of keys and of values; it asks for them.
+
+        Args:
+            topics: that are written.
+
+        Raises:
+            ConfigError, DependencyError: as `examine`.
+        """
+
+    def examine_output(self, topics: Mapping[str, str], reader: "Converter") -> list[Finding]:
+        """Return what the doctor should say of topics that it writes; it asks for it.
+
+        Args:
+            topics: that are written, each by the topic that its records come from.
+            reader: the converter of what they come from.
+
+        Raises:
+            ConfigError, DependencyError: as `examine`.
         """
 
     def headers(self, records: Records, plan: StretchPlan) -> Headers:

@@ -12,6 +12,7 @@ from rich.console import Console
 from lakemark.cli import plan_view
 from lakemark.connectors.connector import parse
 from lakemark.connectors.postgres.postgres_chunks import MAX_CHUNK_BYTES
+from lakemark.converters.converter import SchemaSubject
 from lakemark.kafka.own_topics import topic_plan
 from lakemark.ops.effects import Takes
 from lakemark.ops.lag import Ends
@@ -20,6 +21,7 @@ from lakemark.ops.plan import planned
 from lakemark.ops.plan.facts_lake import targets
 from lakemark.ops.plan.planned import Plan, PlannedTable, Problem, Standing, Target
 from lakemark.ops.settings_record import Change
+from lakemark.settings.layers import Mistake, SetTo
 from lakemark.sink.delta import schema_evolution
 from lakemark.sink.names import CDC, folder_of
 from lakemark.sink.row_images import cdc_type
@@ -346,6 +348,36 @@ def test_output_topics_are_shown_beside_our_own(shown):
     document = json.loads(shown(example(topics=unknown), "-o", "json").stdout)
     Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
     assert document["topics"][1]["partitions"] is None
+
+
+def test_the_registries_and_the_subjects_of_output_topics(shown):
+    reads, writes = "http://a:8081", "http://b:8081"
+    known = [
+        SchemaSubject("c.public.a", side, f"c.public.a-{side}", "TopicNameStrategy", exists=there)
+        for side, there in (("key", True), ("value", False))
+    ]
+    record = SchemaSubject("c.public.a", "value", "", "RecordNameStrategy", exists=False)
+    subjects = tuple(planned.subjects(writes, [*known, record]))
+    found = example(registries=(reads,), subjects=subjects)
+    text = shown(found).stdout.splitlines()
+    assert f"Schemas of the records that are read are in the registry {reads}" in text
+    begin = f"Subjects of output topics in the registry {writes}, by "
+    assert f"{begin}TopicNameStrategy: 1 kept; created: c.public.a-value" in text
+    assert f"{begin}RecordNameStrategy: as each record is called" in text
+    document = json.loads(shown(found, "-o", "json").stdout)
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+    assert [s["action"] for s in document["subjects"]] == ["keep", "create", None]
+    assert document["subjects"][2]["name"] is None
+    assert "registry" not in shown(example()).stdout
+
+
+def test_a_setting_to_change_is_shown_as_a_text(shown):
+    """Also as JSON: a hint that says which setting is no plain text by itself."""
+    mistake = Mistake("connector: tombstones", "is odd", SetTo("tombstones", "true"), warning=True)
+    found = example(problems=(planned.of_connector(mistake),))
+    assert "→ set tombstones to true" in shown(found).stdout
+    (problem,) = json.loads(shown(found, "-o", "json").stdout)["problems"]
+    assert problem["hint"] == "set tombstones to true"
 
 
 def test_what_stops_is_exit_code_1(shown):

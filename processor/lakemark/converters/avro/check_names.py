@@ -6,4 +6,6 @@ REGISTRY: Final = "schema registry"
 SUBJECT: Final = "subject"
 HIDDEN_NULLS: Final = "hidden NULL"
 COPIES: Final = "schema copies"
+OUTPUT: Final = "output subject"
+"""Of topics that are written: it is looked at apart."""
 CHECKS: Final = (REGISTRY, SUBJECT, HIDDEN_NULLS, COPIES)

@@ -33,6 +33,7 @@ from lakemark.converters.converter import (
     Converter,
     Departing,
     RecordWriter,
+    SchemaSubject,
 )
 from lakemark.errors import TableError
 from lakemark.model.columns import Column
@@ -130,6 +131,29 @@ class AvroConverter(BesideConverter):
         from lakemark.converters.avro import registry_checks  # noqa: PLC0415 - see `_registry`
 
         return registry_checks.examine(self._options, topics)
+
+    def registry(self) -> str:
+        """See `Converter`."""
+        return registry_settings.address_of(self._options)
+
+    def subjects(self, topics: Sequence[str]) -> list[SchemaSubject]:
+        """See `Converter`: the registry is asked."""
+        from lakemark.converters.avro import registry_checks  # noqa: PLC0415 - see `_registry`
+
+        return registry_checks.subjects(self._options, topics)
+
+    def examine_output(self, topics: Mapping[str, str], reader: Converter) -> list[Finding]:
+        """See `Converter`: of records that are Avro already, the schemas are known."""
+        from lakemark.converters.avro import registry_checks  # noqa: PLC0415 - see `_registry`
+
+        if not isinstance(reader, AvroConverter):
+            return []
+        return registry_checks.examine_output(self._options, reader.options, topics)
+
+    @property
+    def options(self) -> ConverterOptions:
+        """The options that it was made with."""
+        return self._options
 
     # -- what a record is -----------------------------------------------------------------------
 

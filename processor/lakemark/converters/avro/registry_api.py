@@ -31,6 +31,8 @@ _AVRO: Final = "AVRO"
 _REFUSALS: Final = frozenset({401, 403})
 _MISSING: Final = 404
 _UNTAKEN: Final = frozenset({400, 409, 422})  # no schema, not compatible, versions are closed
+_UNSAID: Final = frozenset({404, 405})  # it has no such question
+_INCOMPATIBLE: Final = "it is not compatible with the newest one there"
 _CODES_MISSING: Final = range(40401, 40404)  # no subject, no version, no schema
 _THING_MISSING: Final = re.compile(r"\w+NotFoundException")  # without a thing: a path is unknown
 _PAGE: Final = 500  # artifacts that Apicurio lists at once, at most
@@ -94,6 +96,13 @@ class RegistryApi(Protocol):
 
         Raises:
             SchemaRefusedError: the registry does not take it.
+        """
+
+    def objection(self, subject: str, text: str) -> str | None:
+        """Return why it would not take a schema as the newest of a subject that it has.
+
+        Returns:
+            Empty where it would; None where it cannot say.
         """
 
 
@@ -175,6 +184,27 @@ class CompatibleApi:
             except SchemaRegistryError as error:
                 if error.http_status_code in _UNTAKEN:
                     raise _refused(self._settings, subject, error.error_message) from error
+                raise
+
+    def objection(self, subject: str, text: str) -> str | None:
+        """See `RegistryApi`."""
+        from confluent_kafka.schema_registry import (  # noqa: PLC0415 - see `_client`
+            Schema,
+            SchemaRegistryError,
+        )
+
+        if self._apicurio is not None:  # in 3.x this API compares also where no rule asks for it
+            return self._apicurio.objection(subject, text)
+        schema = Schema(text, _AVRO)
+        with _translated(self._settings):
+            try:
+                question = partial(self._client.test_compatibility, subject, schema)
+                return "" if _within(self._settings, question) else _INCOMPATIBLE
+            except SchemaRegistryError as error:
+                if error.http_status_code in _UNTAKEN:
+                    return foreign(error.error_message)
+                if error.http_status_code in _UNSAID:
+                    return None
                 raise
 
     def _asked(self, question: Callable[[], Any]) -> FoundSchema:
@@ -265,6 +295,24 @@ class ApicurioApi:
             _require_success(self._url, answer.status_code)
             told = answer.json()
             return int((told if self._is_old else told["version"])[number])
+
+    def objection(self, subject: str, text: str) -> str | None:
+        """See `RegistryApi`."""
+        place, headers = self._artifact(subject), {"Content-Type": "application/json"}
+        if self._is_old:
+            ask = partial(self._client.put, f"{place}/test", headers=headers, content=text.encode())
+        else:
+            version = {"content": {"content": text, "contentType": "application/json"}}
+            path, query = f"{place}/versions", {"dryRun": "true"}
+            ask = partial(self._client.post, path, params=query, json=version)
+        with _translated(self._settings):
+            answer = _within(self._settings, ask)
+            if answer.status_code in _UNTAKEN:
+                return foreign(_said(answer)) or _INCOMPATIBLE
+            if answer.status_code in _UNSAID:
+                return None
+            _require_success(self._url, answer.status_code)
+            return ""
 
     def _artifact(self, subject: str, group: str = "") -> str:
         return f"groups/{quote(group or 'default', safe='')}/artifacts/{quote(subject, safe='')}"

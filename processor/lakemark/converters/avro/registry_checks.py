@@ -1,16 +1,18 @@
 """The registry, for `lakemark doctor`: does it answer, has it what is captured, is it the same."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
 from lakemark.converters.avro import schema_references
-from lakemark.converters.avro.check_names import COPIES, HIDDEN_NULLS, REGISTRY, SUBJECT
+from lakemark.converters.avro.check_names import COPIES, HIDDEN_NULLS, OUTPUT, REGISTRY, SUBJECT
 from lakemark.converters.avro.lost_values import hidden_nulls, keeps_nulls
 from lakemark.converters.avro.registry_api import MissingSchemaError, RegistryApi, api_of
 from lakemark.converters.avro.registry_settings import RegistrySettings, settings_of
 from lakemark.converters.avro.schema_copies import SchemaCopies
 from lakemark.converters.avro.schema_source import SchemaNotFoundError, SchemaReference
+from lakemark.converters.avro.subjects import SIDES, foreseen, subject_of
+from lakemark.converters.converter import SchemaSubject
 from lakemark.model.decoding import ConverterOptions
 from lakemark.model.findings import Finding, fine, warning, wrong
 
@@ -38,6 +40,59 @@ def examine(options: ConverterOptions, topics: Sequence[str]) -> list[Finding]:
         *_hidden_nulls(api, options, subjects, topics),
         *_copies(api, settings),
     ]
+
+
+def subjects(options: ConverterOptions, topics: Sequence[str]) -> list[SchemaSubject]:
+    """Return the subjects of topics that are written, see `Converter.subjects`."""
+    known = api_of(settings_of(options)).subjects()
+    out = []
+    for topic in topics:
+        for side in SIDES:
+            name, strategy = foreseen(topic, side, options)
+            out.append(SchemaSubject(topic, side, name, strategy, exists=name in known))
+    return out
+
+
+def examine_output(
+    writes: ConverterOptions, reads: ConverterOptions, topics: Mapping[str, str]
+) -> list[Finding]:
+    """Return whether the newest schemas of topics would be taken for those that are written.
+
+    Args:
+        writes: the options of what writes.
+        reads: those of what reads.
+        topics: that are written, each by the topic that its records come from.
+    """
+    source, target = (api_of(settings_of(options)) for options in (reads, writes))
+    there, taken = source.subjects(), target.subjects()
+    found = []
+    for like, topic in [*topics.items()][:_LISTED]:
+        objections: list[str] = []
+        asked = False
+        for side in SIDES:
+            newest, _ = foreseen(like, side, reads)
+            if newest not in there:
+                continue  # nothing was written yet, or the name is a record's: the same here
+            text = source.newest(newest).text
+            subject = subject_of(topic, side, schema_references.parsed(text), writes)
+            why = target.objection(subject, text) if subject in taken else None
+            asked |= why is not None
+            if why:
+                objections.append(subject)
+                found.append(_refused(subject, like, why))
+        if asked and not objections:
+            found.append(fine(OUTPUT, topic, "takes the newest schemas of its change topic"))
+    return found
+
+
+def _refused(subject: str, like: str, why: str) -> Finding:
+    return wrong(
+        OUTPUT,
+        subject,
+        f"the registry does not take the newest schema of {like} ({why}): the table stops with"
+        " output-schema-refused at its next record",
+        f"set another compatibility for {subject} in the registry, or undo the change of the table",
+    )
 
 
 def _subject_of(topic: str, subjects: frozenset[str]) -> str | None:

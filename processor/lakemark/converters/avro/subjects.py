@@ -20,7 +20,8 @@ _RECORD: Final = frozenset({"RecordNameStrategy", "RecordIdStrategy", "Qualified
 _BOTH: Final = frozenset({"TopicRecordNameStrategy", "TopicRecordIdStrategy"})
 _BARE: Final = frozenset({"SimpleTopicIdStrategy"})
 _KNOWN: Final = _TOPIC | _RECORD | _BOTH | _BARE
-_SIDES: Final[tuple[Side, ...]] = ("key", "value")
+USUAL: Final = "TopicNameStrategy"
+SIDES: Final[tuple[Side, ...]] = ("key", "value")
 _APICURIO: Final = "apicurio.registry.artifact-resolver-strategy"
 
 
@@ -33,23 +34,38 @@ def subject_of(topic: str, side: Side, schema: Any, options: ConverterOptions) -
         schema: of Avro, the data of its JSON.
         options: of the converter.
     """
-    strategy = _strategy(side, options)
-    if strategy in _BARE:
-        return topic
+    name, strategy = foreseen(topic, side, options)
     if strategy in _RECORD:
         return _full_name(schema)
-    return f"{topic}-{_full_name(schema)}" if strategy in _BOTH else f"{topic}-{side}"
+    return name or f"{topic}-{_full_name(schema)}"
+
+
+def foreseen(topic: str, side: Side, options: ConverterOptions) -> tuple[str, str]:
+    """Return a subject, as far as it is known without a schema, and the strategy that makes it.
+
+    Args:
+        topic: that is written.
+        side: of keys, or of values.
+        options: of the converter.
+
+    Returns:
+        The name is empty where a part of it is that of the record.
+    """
+    strategy = _strategy(side, options) or USUAL
+    if strategy in _BARE:
+        return topic, strategy
+    return "" if strategy in _RECORD | _BOTH else f"{topic}-{side}", strategy
 
 
 def strategies(options: ConverterOptions) -> dict[str, str]:
     """Return the strategies that a connector's converters have, in Confluent's words."""
-    told = {_name(side): _strategy(side, options) for side in _SIDES}
+    told = {_name(side): _strategy(side, options) for side in SIDES}
     return {name: strategy for name, strategy in told.items() if strategy}
 
 
 def problems(options: ConverterOptions) -> Iterator[Mistake]:
     """Yield strategies that are not known."""
-    for side, strategy in ((side, _strategy(side, options)) for side in _SIDES):
+    for side, strategy in ((side, _strategy(side, options)) for side in SIDES):
         if strategy and strategy not in _KNOWN:
             why = f"{strategy} is no strategy that lakemark knows"
             hint = f"set {OWN}: {{{_name(side)}: …}} to one of {sorted(_KNOWN)}"

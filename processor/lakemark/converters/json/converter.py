@@ -9,9 +9,11 @@ import pyarrow as pa
 from lakemark.converters.converter import (
     Came,
     ConnectData,
+    Converter,
     Departing,
     RecordWriter,
     Rows,
+    SchemaSubject,
 )
 from lakemark.converters.json import (
     described,
@@ -89,6 +91,22 @@ class JsonConverter:
         return False
 
     def examine(self, topics: Sequence[str]) -> list[Finding]:  # noqa: ARG002
+        """See `Converter`: it needs nothing."""
+        return []
+
+    def registry(self) -> str:
+        """See `Converter`: there is none."""
+        return ""
+
+    def subjects(self, topics: Sequence[str]) -> list[SchemaSubject]:  # noqa: ARG002
+        """See `Converter`: there is no registry."""
+        return []
+
+    def examine_output(
+        self,
+        topics: Mapping[str, str],  # noqa: ARG002
+        reader: Converter,  # noqa: ARG002
+    ) -> list[Finding]:
         """See `Converter`: it needs nothing."""
         return []
 

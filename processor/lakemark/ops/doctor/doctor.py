@@ -13,7 +13,7 @@ If one of them does not answer, its own checks are errors, with the reason; all 
 what is known. Every call has a deadline of its own, and each of the four `DEADLINE_S`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,6 +25,7 @@ from lakemark.connectors.registry import database_of
 from lakemark.converters.converter import Converter
 from lakemark.converters.registry import converter_of
 from lakemark.errors import ConfigError, LakemarkError
+from lakemark.kafka.output_names import topic_of
 from lakemark.model.findings import Finding, fine, of_error, unchecked
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.ops.doctor import checks_connector, checks_machine, checks_outputs, checks_topics
@@ -34,6 +35,7 @@ from lakemark.ops.doctor.facts_kafka import SourceTopics, kafka_facts
 from lakemark.ops.doctor.facts_machine import machine_facts
 from lakemark.ops.question import Question
 from lakemark.settings.config import Config
+from lakemark.settings.table_id import qualified
 
 DEADLINE_S: Final = 60.0
 """For everything that one of the four has to say. Four attempts at a Connect that is away take 44 s
@@ -154,8 +156,8 @@ def _converter(
 ) -> list[Finding]:
     """Return what the connector's converter finds of what it needs beside the records.
 
-    Then what that of the output topics does, where it is told something else. Their topics may have
-    nothing yet, so it is not asked about them.
+    Then what that of the output topics does, where it is told something else, and whether it would
+    be refused the newest schemas.
     """
     if connector is None:
         return []
@@ -163,17 +165,31 @@ def _converter(
     topics = [] if config.source.topics else [connector.topic_of(table) for table in tables]
     found = _asked(converter_of(connector.converter), topics, deadline_s)
     writer = connector.writer
-    if writer is None or writer.options == connector.converter.options:
+    if writer is None:
         return found
-    return [*found, *_asked(converter_of(writer), [], deadline_s)]
+    reader, writes = converter_of(connector.converter), converter_of(writer)
+    if writer.options != connector.converter.options:
+        found += _asked(writes, [], deadline_s)
+    prefix = config.output.topic_prefix if config.output else ""
+    pairs = zip(topics, tables, strict=False)
+    named = [(topic, qualified(connector.qualifier, table)) for topic, table in pairs]
+    outputs = {topic: topic_of(prefix, name) for topic, name in named}
+    about = _asked_by(writes, lambda: writes.examine_output(outputs, reader), deadline_s)
+    return [*found, *(finding for finding in about if finding not in found)]
 
 
 def _asked(converter: Converter, topics: Sequence[str], deadline_s: float) -> list[Finding]:
+    return _asked_by(converter, lambda: converter.examine(topics), deadline_s)
+
+
+def _asked_by(
+    converter: Converter, question: Callable[[], list[Finding]], deadline_s: float
+) -> list[Finding]:
     if not converter.checks:
         return []
     who, *others = converter.checks
     try:
-        return Question(f"the {who}", lambda: converter.examine(topics)).result(deadline_s)
+        return Question(f"the {who}", question).result(deadline_s)
     except LakemarkError as error:
         return [*of_error(who, "", error), *unchecked(others, f"the {who} did not answer")]
 

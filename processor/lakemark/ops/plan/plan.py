@@ -3,13 +3,14 @@
 1. each connector says what it captures; what cannot work in one is the error that a run ends with;
 2. the brokers say which topics there are, the checkpoint where it goes on, the database its tables;
 3. each Delta table is compared with the columns of its source by the sink's own rules;
-4. the settings are compared with those that the query last ran with.
+4. the settings are compared with those that the query last ran with;
+5. the registry that gets the schemas of output topics is asked for their subjects.
 
 If one of them does not answer, the command ends with the usual error. Every call has a deadline of
 its own, and all calls to one of them together have `DEADLINE_S`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -22,7 +23,9 @@ from lakemark.connectors.connector import Connector
 from lakemark.connectors.database import DatabaseAccess, PlannedTables
 from lakemark.connectors.parts import PipelinePart, parts_of, shared_prefixes
 from lakemark.connectors.registry import database_of
+from lakemark.converters.registry import converter_of
 from lakemark.errors import LakemarkError
+from lakemark.kafka.output_names import topic_of
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.ops import settings_record
@@ -32,6 +35,7 @@ from lakemark.ops.plan.facts_log import LogFacts, log_facts, output_facts
 from lakemark.ops.plan.planned import Plan, PlannedTable, Problem, Standing, Target
 from lakemark.ops.question import Question
 from lakemark.ops.settings_record import Change
+from lakemark.settings import masking
 from lakemark.settings.config import Config
 from lakemark.settings.layers import InvalidConfig
 from lakemark.settings.table_id import is_table, qualified, unqualified
@@ -72,6 +76,10 @@ def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
     names = facts.names()
     at_lake = Question("the lake", lambda: facts.targets(names)).result(deadline_s)
     outputs = Question("Kafka", lambda: output_facts(config, names)).result(deadline_s)
+    about_schemas = [
+        (part, Question("the schema registry", partial(_subjects, config, connector, names)))
+        for part, connector in zip(parts, found, strict=True)
+    ]
     tables = tuple(facts.table(name, names[name], at_lake[name]) for name in sorted(names))
     compared, changes = facts.changes()
     return Plan(
@@ -88,7 +96,30 @@ def plan(config: Config, *, deadline_s: float = DEADLINE_S) -> Plan:
         compared=compared,
         changes=tuple(changes),
         problems=tuple(facts.problems()),
+        registries=tuple(dict.fromkeys(filter(None, map(_registry_of, found)))),
+        subjects=tuple(
+            subject
+            for part, question in about_schemas
+            for subject in _answer(part, question, deadline_s)
+        ),
     )
+
+
+def _registry_of(connector: Connector) -> str:
+    """Return the registry that has the schemas of a connector's records; empty without one."""
+    return masking.foreign(converter_of(connector.converter).registry())
+
+
+def _subjects(
+    config: Config, connector: Connector, names: Iterable[str]
+) -> list[planned.PlannedSubject]:
+    """Return the subjects of a connector's output topics; none where no registry is written to."""
+    if config.output is None or connector.writer is None:
+        return []
+    writer = converter_of(connector.writer)
+    mine = sorted(name for name in names if unqualified(connector.qualifier, name) is not None)
+    topics = [topic_of(config.output.topic_prefix, name) for name in mine]
+    return [*planned.subjects(masking.foreign(writer.registry()), writer.subjects(topics))]
 
 
 def _connectors(parts: Sequence[PipelinePart], deadline_s: float) -> list[Connector]:
@@ -254,7 +285,7 @@ class _Known:
     def problems(self) -> Iterator[Problem]:
         """Yield the problems that a run would end with, and others that somebody should know."""
         for problem in (p for source in self._sources for p in source.connector.problems):
-            yield Problem("connector", f"{problem.path}: {problem.message}", problem.hint)
+            yield planned.of_connector(problem)
         log = self._log
         if log.missing is not None:
             missing = log.missing

@@ -20,12 +20,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from lakemark.converters.converter import SchemaSubject
 from lakemark.kafka.output_names import topic_of, topic_settings
 from lakemark.kafka.own_topics import allow_command, topic_plan, unusable
 from lakemark.model.key_ranges import fitting_rows
 from lakemark.ops import lag
 from lakemark.ops.settings_record import Change
 from lakemark.settings.config import Config
+from lakemark.settings.layers import Mistake
 from lakemark.state.data_loss import CONTROL_LOST, Held, gaps, own_gaps
 from lakemark.state.tables import PipelineState
 
@@ -95,6 +97,20 @@ class PlannedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     table: str = ""
 
 
+class PlannedSubject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A subject of a registry that gets the schemas of an output topic's keys, or of its values.
+
+    `name` is null where `strategy` takes it from each record.
+    """
+
+    registry: str
+    topic: str
+    side: Literal["key", "value"]
+    name: str | None
+    strategy: str
+    action: Literal["create", "keep"] | None
+
+
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A partition's start: the offset it is read from, the reason, and the records that wait."""
 
@@ -134,6 +150,8 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The effects of a run. `snapshot` is null without a database.
 
+    `registries` are those that have the schemas of what is read.
+
     `compared` says with what the settings were compared: those that the query last ran with, what
     the checkpoint says of itself, or nothing, before the first run.
     """
@@ -148,6 +166,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compared: Compared
     changes: tuple[Change, ...]
     problems: tuple[Problem, ...]
+    registries: tuple[str, ...] = ()
+    subjects: tuple[PlannedSubject, ...] = ()
 
     def stops(self) -> bool:
         """Say whether the pipeline, a table or a topic would stop."""
@@ -215,6 +235,25 @@ def output_topics(
     return tuple(planned)
 
 
+def subjects(registry: str, known: Iterable[SchemaSubject]) -> Iterator[PlannedSubject]:
+    """Yield the subjects of output topics.
+
+    Args:
+        registry: the address of the one that they are in.
+        known: as their converter has them.
+    """
+    for one in known:
+        action: Literal["create", "keep"] | None = "keep" if one.exists else "create"
+        yield PlannedSubject(
+            registry,
+            one.topic,
+            one.side,
+            one.name or None,
+            one.strategy,
+            action if one.name else None,
+        )
+
+
 def starts(
     kafka: lag.Ends, state: PipelineState | None, *, starting: Literal["earliest", "latest"]
 ) -> tuple[Start, ...]:
@@ -264,6 +303,11 @@ def waiting(
         return lag.unread_of(entry, state.offsets, kafka)
     counts = [place.waiting for place in places if place.topic == topic]
     return sum(counts) if counts else None
+
+
+def of_connector(mistake: Mistake) -> Problem:
+    """Return a mistake in the connector's settings as a problem, with its hint as plain text."""
+    return Problem("connector", f"{mistake.path}: {mistake.message}", str(mistake.hint))
 
 
 def lost(

@@ -75,6 +75,54 @@ def test_more_subjects_than_are_listed_at_once(registry, tmp_path, api):
     assert of(found, "subject") == [(Verdict.OK, "has schemas")]
 
 
+APIS = pytest.mark.parametrize(
+    "api", ["", "/apis/ccompat/v7", "/apis/registry/v2", "/apis/registry/v3"]
+)
+CLEAN = "clean.public.orders"
+
+
+@APIS
+def test_the_newest_schemas_are_tried_on_the_subjects_that_would_get_them(registry, tmp_path, api):
+    told = options(registry, tmp_path, api)
+    topics = {TOPIC: CLEAN, "shop.public.empty": "clean.public.empty"}
+    assert registry_checks.examine_output(told, told, topics) == [], "there is nothing yet"
+    registry.add(8, envelope(ID))
+    registry.subjects |= {f"{CLEAN}-{side}": [8] for side in ("key", "value")}
+    (found,) = registry_checks.examine_output(told, told, topics)
+    assert (found.check, found.subject, found.verdict) == ("output subject", CLEAN, Verdict.OK)
+    registry.strict = {f"{CLEAN}-value"}
+    (found,) = registry_checks.examine_output(told, told, topics)
+    assert (found.subject, found.verdict) == (f"{CLEAN}-value", Verdict.ERROR)
+    assert f"newest schema of {TOPIC} (" in found.reason
+    assert found.mend.startswith(f"set another compatibility for {CLEAN}-value")
+    registry.subjects[f"{CLEAN}-value"].append(7)  # the one that would be registered
+    assert [f.verdict for f in registry_checks.examine_output(told, told, topics)] == [Verdict.OK]
+    registry.compares = False
+    assert registry_checks.examine_output(told, told, topics) == [], "it cannot say"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "names"),
+    [
+        ("", [f"{CLEAN}-key", f"{CLEAN}-value"]),
+        ("SimpleTopicIdStrategy", [CLEAN, CLEAN]),
+        ("io.confluent.kafka.serializers.subject.RecordNameStrategy", ["", ""]),
+        ("TopicRecordNameStrategy", ["", ""]),
+    ],
+)
+def test_the_subjects_of_topics_that_are_written(registry, tmp_path, strategy, names):
+    registry.subjects[f"{CLEAN}-key"] = [7]
+    own = options(registry, tmp_path)
+    told = {f"{side}.subject.name.strategy": strategy for side in ("key", "value") if strategy}
+    own = ConverterOptions(value=own.value, own=(*own.own, *told.items()))
+    found = registry_checks.subjects(own, [CLEAN])
+    assert [subject.name for subject in found] == names
+    short = strategy.rpartition(".")[2] or "TopicNameStrategy"
+    assert {(subject.topic, subject.strategy) for subject in found} == {(CLEAN, short)}
+    assert [s.side for s in found] == ["key", "value"]
+    assert [s.exists for s in found] == [name == f"{CLEAN}-key" for name in names]
+
+
 def test_a_topic_without_schemas_is_named(registry, tmp_path):
     found = registry_checks.examine(options(registry, tmp_path), [TOPIC, "shop.public.other"])
     (_, (verdict, reason)) = of(found, "subject")
