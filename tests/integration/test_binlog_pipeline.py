@@ -13,6 +13,7 @@ from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from stack.database import Database
 from stack.processes import StackError, wait_for
+from tests.kit.avro_pipeline import PLAIN, form_settings, source_section
 from tests.kit.nightly import nightly
 from tests.kit.number_rows import numbers
 from tests.kit.running import STATE_S, Running
@@ -23,6 +24,7 @@ from tests.kit.watched_table import duckdb_rows
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 EACH = on("mariadb-11.4", pytest.param("mariadb-10.11", marks=nightly), "mysql-9.7")
+IN_AVRO_TOO = pytest.mark.parametrize("form", [PLAIN, pytest.param("confluent", marks=nightly)])
 ORDERS = """
 CREATE TABLE orders (
     id int PRIMARY KEY, note varchar(100), amount decimal(12, 2), big bigint unsigned,
@@ -44,17 +46,14 @@ def insert(first: int, last: int) -> str:
 class Shop:
     """A database with one table, its connector, and lakemark."""
 
-    def __init__(self, database: Database, directory: Path, mode: str) -> None:
+    def __init__(self, database: Database, directory: Path, mode: str, form: str = PLAIN) -> None:
         self.database = database
         database.execute(ORDERS)
         database.execute(insert(1, 300))
-        database.start_connector({"snapshot.mode": mode})
+        database.start_connector({"snapshot.mode": mode, **form_settings(form, database.stack)})
         sections = {
             "snapshot": {"chunk_rows": 80, "repair_interval": "5s"},
-            "source": {
-                "connect": {"url": database.stack.connect.url, "connector": database.name},
-                "watch_interval": "1s",
-            },
+            "source": {**source_section(database, directory), "watch_interval": "1s"},
         }
         self.running = Running(database, directory, sections)
 
@@ -94,10 +93,11 @@ def _value(value: Any) -> Any:
     return Decimal(value) if isinstance(value, int) else value
 
 
+@IN_AVRO_TOO
 @EACH
-def test_events_make_a_table_that_is_equal(any_database: Database, tmp_path: Path):
+def test_events_make_a_table_that_is_equal(any_database: Database, tmp_path: Path, form: str):
     """Rows of the connector's own snapshot, and every kind of change after it."""
-    shop = Shop(any_database, tmp_path, "initial")
+    shop = Shop(any_database, tmp_path, "initial", form)
     any_database.execute("UPDATE orders SET note = NULL, t = '-12:00:00.5' WHERE id % 7 = 0")
     any_database.execute("DELETE FROM orders WHERE id % 11 = 0")
     any_database.execute("UPDATE orders SET id = id + 1000 WHERE id < 20")
@@ -113,10 +113,11 @@ def test_events_make_a_table_that_is_equal(any_database: Database, tmp_path: Pat
         shop.wait_equal()
 
 
+@IN_AVRO_TOO
 @EACH
-def test_a_snapshot_beside_the_stream_is_equal(any_database: Database, tmp_path: Path):
+def test_a_snapshot_beside_the_stream_is_equal(any_database: Database, tmp_path: Path, form: str):
     """Nothing is written into the database for it, and writers go on all the while."""
-    shop = Shop(any_database, tmp_path, "no_data")
+    shop = Shop(any_database, tmp_path, "no_data", form)
     with shop.running as running:
         running.lakemark.start()
         with Writers(any_database, xa=True), Snapshots(running) as snapshots:
@@ -139,12 +140,13 @@ def test_a_snapshot_of_a_server_at_rest_ends(any_database: Database, tmp_path: P
         shop.wait_equal()
 
 
+@IN_AVRO_TOO
 @EACH
 def test_changes_before_a_connector_that_begins_anew_are_read(
-    any_database: Database, tmp_path: Path
+    any_database: Database, tmp_path: Path, form: str
 ):
     """No record of them exists: the connector says in its schema topic that it has begun."""
-    shop = Shop(any_database, tmp_path, "no_data")
+    shop = Shop(any_database, tmp_path, "no_data", form)
     with shop.running as running:
         running.lakemark.start()
         with Snapshots(running) as snapshots:
@@ -160,10 +162,11 @@ def test_changes_before_a_connector_that_begins_anew_are_read(
 
 
 @ends_servers
+@IN_AVRO_TOO
 @EACH
-def test_a_storm_ends_in_equal_tables(any_database: Database, tmp_path: Path):
+def test_a_storm_ends_in_equal_tables(any_database: Database, tmp_path: Path, form: str):
     """Writers go on while a snapshot is read, and lakemark, Connect and the server are killed."""
-    shop = Shop(any_database, tmp_path, "no_data")
+    shop = Shop(any_database, tmp_path, "no_data", form)
     table = f"{any_database.name}.orders"
     with shop.running as running:
         running.lakemark.start()
