@@ -184,3 +184,18 @@ def test_spark_s_reader_of_avro_ends_with_the_rows(history: History, tmp_path: P
     wanted = source.execute(WANTED)
     assert len(wanted) == LEFT
     assert [tuple(row.get(name) for name in NAMES) for row in found] == wanted
+
+
+def test_the_example_in_python_prints_every_record(history: History, tmp_path: Path):
+    kafka, name = history.running.database.stack.kafka, history.topics["cleared"]
+    _, command = lines("examples/avro/README.md", "read_output.py").splitlines()
+    names = {
+        "localhost:9092": kafka.bootstrap,
+        "shop.clean.public.customers": name,
+        "http://localhost:8081/apis/ccompat/v7": history.registry.compatible_url,
+    }
+    shell = PageShell(tmp_path / "shell", here=ROOT / "examples" / "avro")
+    shown = shell.run(with_names(command, names)).splitlines()
+    assert len(shown) == len(OutputTopic(kafka, name).read())
+    assert "{'id': 7} c {'id': 7, 'n': 70}" in shown
+    assert shown.count("{'id': 8} tombstone") == 1
