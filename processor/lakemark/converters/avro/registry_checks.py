@@ -13,7 +13,7 @@ from lakemark.converters.avro.schema_copies import SchemaCopies
 from lakemark.converters.avro.schema_source import SchemaNotFoundError, SchemaReference
 from lakemark.converters.avro.subjects import SIDES, foreseen, subject_of
 from lakemark.converters.converter import SchemaSubject
-from lakemark.model.decoding import ConverterOptions
+from lakemark.model.decoding import ConverterOptions, Side
 from lakemark.model.findings import Finding, fine, warning, wrong
 
 _COMPARED: Final = 20  # copies that are compared, the newest: a request each
@@ -65,24 +65,38 @@ def examine_output(
     """
     source, target = (api_of(settings_of(options)) for options in (reads, writes))
     there, taken = source.subjects(), target.subjects()
-    found = []
+    found: list[Finding] = []
     for like, topic in [*topics.items()][:_LISTED]:
-        objections: list[str] = []
-        asked = False
-        for side in SIDES:
-            newest, _ = foreseen(like, side, reads)
-            if newest not in there:
-                continue  # nothing was written yet, or the name is a record's: the same here
-            text = source.newest(newest).text
-            subject = subject_of(topic, side, schema_references.parsed(text), writes)
-            why = target.objection(subject, text) if subject in taken else None
-            asked |= why is not None
-            if why:
-                objections.append(subject)
-                found.append(_refused(subject, like, why))
-        if asked and not objections:
+        # A name that is a record's is not known, and the same for both.
+        named = {side: foreseen(like, side, reads)[0] for side in SIDES}
+        newest = {side: name for side, name in named.items() if name in there}
+        tried = _newest_of(source, newest, topic, writes)
+        answers = {name: target.objection(name, text) for name, text in tried if name in taken}
+        refused = {name: why for name, why in answers.items() if why}
+        found += [_refused(name, like, why) for name, why in refused.items()]
+        if "" in answers.values() and not refused:
             found.append(fine(OUTPUT, topic, "takes the newest schemas of its change topic"))
     return found
+
+
+def _newest_of(
+    source: RegistryApi, newest: Mapping[Side, str], topic: str, writes: ConverterOptions
+) -> Iterator[tuple[str, str]]:
+    """Yield the newest schemas of keys and values, each with the subject that would get it.
+
+    Args:
+        source: has them.
+        newest: their subjects there.
+        topic: that is written.
+        writes: the options of what writes.
+    """
+    for side, name in newest.items():
+        try:
+            text = source.newest(name).text
+            schema = schema_references.parsed(text)
+        except (SchemaNotFoundError, ValueError):
+            continue  # what is no Avro is not written
+        yield subject_of(topic, side, schema, writes), text
 
 
 def _refused(subject: str, like: str, why: str) -> Finding:

@@ -97,6 +97,10 @@ def test_the_newest_schemas_are_tried_on_the_subjects_that_would_get_them(regist
     assert found.mend.startswith(f"set another compatibility for {CLEAN}-value")
     registry.subjects[f"{CLEAN}-value"].append(7)  # the one that would be registered
     assert [f.verdict for f in registry_checks.examine_output(told, told, topics)] == [Verdict.OK]
+    registry.add(9, "no schema")
+    registry.subjects |= {f"{TOPIC}-{side}": [9] for side in ("key", "value")}
+    assert registry_checks.examine_output(told, told, topics) == [], "what is no Avro is not tried"
+    registry.subjects |= {f"{TOPIC}-{side}": [7] for side in ("key", "value")}
     registry.compares = False
     assert registry_checks.examine_output(told, told, topics) == [], "it cannot say"
 
