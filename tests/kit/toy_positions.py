@@ -54,6 +54,7 @@ class ToyPositions:
     missing: Final = "no source.block"
     of_entries: Final = ("row",)
     identity: Final = ""
+    across_partitions: Final = True
 
     def from_source(
         self, fields: Mapping[str, Sequence[Any]], own: Sequence[bool] | None, epoch: int

@@ -171,6 +171,7 @@ def _screen(seen: Overview, topic: str, hide: Hide) -> _Screen:
         return _Screen([text], [], [])
     now = seen.status
     head = [f"pipeline: {_word(seen, topic)}", *_of_source(now), *_unseen(now), *_whole(seen)]
+    head += [*_given_up(now)]
     rows = [(*_row(table, now.now_ms),) for table in now.tables]
     rows += [(name, "unreadable", *[""] * (len(HEADER) - 2)) for name in seen.unreadable]
     tail = [*_of_pipeline(seen)]
@@ -200,6 +201,13 @@ def _of_source(now: Status) -> Iterator[str]:
             since = _age(problem.since_ms, now.now_ms)
             yield f"{_of('source', side)}: {problem.reason} ({problem.code}, seen first {since})"
             yield f"    → {problem.hint}"
+
+
+def _given_up(now: Status) -> Iterator[str]:
+    """Yield what is not promised of tables, see `SourceNow`."""
+    for side in now.sides():
+        if side.source is not None and side.source.unpromised:
+            yield f"{_of('source', side)}: {side.source.unpromised}"
 
 
 def _of(what: str, side: ConnectorNow) -> str:

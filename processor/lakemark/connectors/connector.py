@@ -17,8 +17,10 @@ from lakemark.connectors.connector_traits import ConnectorTraits
 from lakemark.connectors.registry import CONNECTORS, traits_of
 from lakemark.connectors.suitability import PARTS, WITHOUT_ROWS, problems_with
 from lakemark.connectors.table_choice import Choice, QualifiedChoice, TableChoice, key_columns
+from lakemark.converters import arrival_order
 from lakemark.converters.converter import Converter
 from lakemark.kafka import output_names
+from lakemark.model import positions
 from lakemark.model.decoding import ConverterChoice
 from lakemark.model.events import SourceIdentity
 from lakemark.model.topic_owners import OwnTopics, TopicOwners
@@ -62,6 +64,7 @@ class Connector:
         problems: why it cannot be used (errors) and what should be known (warnings).
         qualifier: before the names of its tables in a pipeline of several connectors, its topic
             prefix; empty where it is the only one.
+        by_arrival: whether changes of a row are taken in the order in which they arrive.
     """
 
     name: str
@@ -77,11 +80,13 @@ class Connector:
     problems: tuple[Mistake, ...]
     writer: ConverterChoice | None = None
     qualifier: str = ""
+    by_arrival: bool = False
 
     @property
     def identity(self) -> SourceIdentity:
-        """The marks of a record that is this connector's."""
-        return SourceIdentity(self.kind, self.topic_prefix, self.signal_table, self.qualifier)
+        """The marks of a record that is this connector's, as its converter tells it."""
+        kind = positions.ARRIVAL if self.by_arrival else self.kind
+        return SourceIdentity(kind, self.topic_prefix, self.signal_table, self.qualifier)
 
     def among_several(self) -> "Connector":
         """Return the connector as one of several: its tables' names begin with its topic prefix."""
@@ -329,7 +334,7 @@ def _as_text(value: object) -> str:
 def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Connector:
     """The connector from its settings. Never raises: what is wrong stands in `problems`."""
     signal = text_written(settings.get("signal.data.collection", "")) or None
-    from lakemark.converters.registry import choice_of, void_options  # noqa: PLC0415 - slow
+    from lakemark.converters.registry import void_options  # noqa: PLC0415 - slow
 
     void = void_options(settings)
     traits = traits_of(settings)
@@ -344,11 +349,22 @@ def parse(settings: Mapping[str, str], *, config: Config, name: str = "") -> Con
         output_prefixes=(config.output.topic_prefix,) if config.output else (),
         tables=tables,
         chosen=TableChoice({}, config.source.tables),
-        converter=choice_of(settings, config.source.converter_options()),
+        converter=_reader(settings, config),
         writer=_writer(settings, config),
         problems=tuple(problems_with(settings, config, kinds=CONNECTORS, traits=traits)),
+        by_arrival=config.source.order is not None,
     )
     return connector.among_several() if config.is_part else connector
+
+
+def _reader(settings: Mapping[str, str], config: Config) -> ConverterChoice:
+    """Return what reads the connector's records."""
+    from lakemark.converters.registry import choice_of  # noqa: PLC0415 - slow
+
+    choice = choice_of(settings, config.source.converter_options())
+    if config.source.order is None:
+        return choice
+    return replace(choice, flattening=arrival_order.arrival_of(settings))
 
 
 def _writer(settings: Mapping[str, str], config: Config) -> ConverterChoice | None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from lakemark.connectors.connector_traits import ConnectorTraits
 from lakemark.connectors.refusals import keeping_names, propagated_names, restores_names
-from lakemark.converters import flattening
+from lakemark.converters import arrival_order, flattening
 from lakemark.errors import ConfigError
 from lakemark.model import positions
 from lakemark.model.handling_modes import HandlingModes, usual_choice
@@ -250,25 +250,64 @@ def _flattened(
     settings: Mapping[str, str], config: Config, kinds: Mapping[str, str], traits: ConnectorTraits
 ) -> Iterator[Mistake]:
     """Yield why rows without an envelope cannot be read, or written."""
-    if _is(settings, "after.state.only"):
-        yield _error(
-            "after.state.only",
-            "is true: values are rows alone, and nothing says in which order they were changed",
-            SetTo("after.state.only", "false"),
-        )
     kind = kinds.get(settings.get("connector.class", ""))
-    alias = flattening.alias_of(settings)
-    if kind is None or alias is None:
+    if kind is None:
         return
-    of_source, of_transaction = positions.fields_of(kind)
-    counted = of_transaction if _is(settings, "provide.transaction.metadata") else ()
-    wanted = flattening.needed(of_source, counted, traits.container)
-    yield from map(_of_connector, flattening.problems(settings, wanted))
-    if config.output is not None:
+    alias = flattening.alias_of(settings)
+    unplaced = [*_unplaced(settings, alias, kind, traits)]
+    if config.source.order is None:
+        yield from map(_of_connector, unplaced)
+    else:
+        yield from _arriving(settings, config, has_place=not any(not p.warning for p in unplaced))
+    if config.output is not None and arrival_order.is_flat(settings):
         yield _error(
-            f"transforms.{alias}",
+            arrival_order.AFTER_STATE if alias is None else f"transforms.{alias}",
             "removes the envelope, which records of output topics have",
-            f"remove {alias} from transforms, or the section output",
+            "remove it, or the section output",
+        )
+
+
+def _unplaced(
+    settings: Mapping[str, str], alias: str | None, kind: str, traits: ConnectorTraits
+) -> Iterator[Mistake]:
+    """Yield why rows without an envelope say no place in the log."""
+    if _is(settings, arrival_order.AFTER_STATE):
+        yield Mistake(
+            arrival_order.AFTER_STATE,
+            "is true: values are rows alone, and nothing says in which order they were changed",
+            SetTo(arrival_order.AFTER_STATE, "false", more=flattening.OR_ARRIVAL),
+        )
+    if alias is not None:
+        of_source, of_transaction = positions.fields_of(kind)
+        counted = of_transaction if _is(settings, "provide.transaction.metadata") else ()
+        wanted = flattening.needed(of_source, counted, traits.container)
+        yield from flattening.problems(settings, wanted)
+
+
+def _arriving(settings: Mapping[str, str], config: Config, *, has_place: bool) -> Iterator[Mistake]:
+    """Yield why rows cannot be taken as they arrive, and what that means."""
+    for problem in arrival_order.problems(settings, has_place=has_place):
+        own = problem.path == arrival_order.SETTING
+        yield problem if own else _of_connector(problem)
+    if has_place:
+        return
+    if alias := flattening.alias_of(settings):
+        yield from map(_of_connector, flattening.losses(settings, alias))
+    from lakemark.converters import registry  # noqa: PLC0415 - slow, and seldom needed
+
+    if registry.has_text_keys(settings, config.source.converter_options()):
+        yield _error(
+            "key.converter",
+            "writes keys as texts: where a row is deleted nothing says which types they have",
+            "name the converter that value.converter names",
+        )
+    if config.database is not None:
+        yield Mistake(
+            "database",
+            f"cannot be set with {arrival_order.SETTING}: what is read from it has no place among"
+            " rows that say none",
+            "remove the section database; types come with the records' schemas, or from"
+            " source.schema_file",
         )
 
 

@@ -16,7 +16,9 @@ CLASS: Final = "ExtractNewRecordState"
 DELETED: Final = "__deleted"
 """Member of a value by which `rewrite` tells a row that is gone, beside what is added."""
 
-_DELETES: Final = "delete.tombstone.handling.mode"
+DELETES: Final = "delete.tombstone.handling.mode"
+OR_ARRIVAL: Final = "; or set source.order to arrival, which promises less"
+"""The other way out, for rows that say no place in the log."""
 _ADDED: Final = ("add.fields", "add.headers")
 _REWRITTEN: Final = frozenset({"rewrite", "rewrite-with-tombstone"})
 _OF_EVENT: Final = frozenset({"op", "ts_ms", "ts_us", "ts_ns"})
@@ -106,15 +108,26 @@ def problems(settings: Mapping[str, str], wanted: Collection[str]) -> Iterator[M
             setting,
             f"lacks {', '.join(lacks[_ADDED[0]])}: {CLASS} removes the envelope, and without them"
             " nobody knows in which order rows were changed",
-            SetTo(setting, everything, more=f", or remove {alias} from transforms"),
+            SetTo(setting, everything, more=f", or remove {alias} from transforms{OR_ARRIVAL}"),
         )
-    mode = settings.get(f"{start}.{_DELETES}", "tombstone").strip().lower()
+    mode = settings.get(f"{start}.{DELETES}", "tombstone").strip().lower()
     if mode not in _REWRITTEN and not (mode == "delete-to-tombstone" and _ADDED[1] in whole):
         yield Mistake(
-            f"{start}.{_DELETES}",
+            f"{start}.{DELETES}",
             f"is {mode}: nothing says when a row was deleted",
-            SetTo(f"{start}.{_DELETES}", "rewrite"),
+            SetTo(f"{start}.{DELETES}", "rewrite"),
         )
+    yield from losses(settings, alias)
+
+
+def losses(settings: Mapping[str, str], alias: str) -> Iterator[Mistake]:
+    """Yield what the transform takes from rows, in whatever order they are read.
+
+    Args:
+        settings: of the connector.
+        alias: of the transform.
+    """
+    start = f"transforms.{alias}"
     if settings.get(f"{start}.replace.null.with.default", "true").strip().lower() == "true":
         yield Mistake(
             f"{start}.replace.null.with.default",

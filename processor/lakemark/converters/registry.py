@@ -19,6 +19,7 @@ from lakemark.converters.avro.registry_settings import names_registry
 from lakemark.converters.converter import OUT, OWN, Converter
 from lakemark.converters.flattening import flattening_of
 from lakemark.converters.json import struct_keys
+from lakemark.converters.json.arriving import ArrivingConverter
 from lakemark.converters.json.converter import JsonConverter
 from lakemark.converters.json.flattened import FlattenedConverter
 from lakemark.converters.json.struct_keys import StructKeysConverter
@@ -88,7 +89,8 @@ def converter_of(choice: ConverterChoice) -> Converter:
     if choice.options.key_class == struct_keys.CLASS:
         beside = StructKeysConverter(beside)
     if choice.flattening is not None:
-        beside = FlattenedConverter(beside, choice.flattening)
+        kind = ArrivingConverter if choice.flattening.arrival else FlattenedConverter
+        beside = kind(beside, choice.flattening)
     if beside is usual:
         return CONVERTERS[choice.name].of(choice.options)
     made = beside if choice.name == JSON else MAKERS[choice.name](beside)
@@ -172,6 +174,11 @@ def _options(settings: Mapping[str, str], side: Side) -> Options | None:
         return None
     found = [(name, value) for name, value in settings.items() if name.startswith(start)]
     return tuple(sorted((name.removeprefix(start), value) for name, value in found))
+
+
+def has_text_keys(settings: Mapping[str, str], own: Mapping[str, str]) -> bool:
+    """Say whether a connector's keys are texts, read by the rows beside them: see `choice_of`."""
+    return choice_of(settings, own).options.key_class == struct_keys.CLASS
 
 
 def restores_names(settings: Mapping[str, str]) -> bool:

@@ -84,11 +84,13 @@ class Flattening:
         fields: members of a value that are no columns.
         headers: headers of a record that tell the same.
         connector: `source.connector` of the rows.
+        arrival: whether they say no place in the log, so that it is the one in their partition.
     """
 
     fields: tuple[AddedField, ...] = ()
     headers: tuple[AddedField, ...] = ()
     connector: str = ""
+    arrival: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 A position begins with four bytes of epoch, the first of which is the number of its *kind*; what
 follows is the kind's own, of a fixed width. Every database has a kind, whose rules stand in its
-connector's folder (`RULES`, one line each): which two positions are of one transaction, which rows
-were read outside the log's order and how those compare with a truncate. Whoever holds a position
-asks here and need not know of which database it is.
+connector's folder, and so have records without a place in a log (`RULES`, one line each): which two
+positions are of one transaction, which rows were read outside the log's order and how those compare
+with a truncate. Whoever holds a position asks here and need not know of which database it is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,14 @@ _EPOCH: Final = 4  # bytes
 RULES: Final[dict[int, str]] = {
     0: "lakemark.connectors.postgres.positions",
     1: "lakemark.connectors.mysql.positions",
+    2: "lakemark.model.arrival",
 }
 """The module whose `POSITIONS` are the rules of each kind, by its number."""
 
-KINDS: Final[dict[str, int]] = {"postgresql": 0, "": 0, "mysql": 1, "mariadb": 1}
+ARRIVAL: Final = "arrival"
+"""Instead of `source.connector` where records say no place in a log, see `arrival`."""
+
+KINDS: Final[dict[str, int]] = {"postgresql": 0, "": 0, "mysql": 1, "mariadb": 1, ARRIVAL: 2}
 """Numbers of kinds by `source.connector`; empty where records of any connector are taken."""
 
 
@@ -61,6 +65,8 @@ class PositionRules(Protocol):
             a row that was read beside it, also where `to_source` has them.
         identity: the field of the source block that names the event's transaction alike in the log
             of every server that has it; empty if none does.
+        across_partitions: whether positions of different Kafka partitions compare, as places in one
+            log do.
     """
 
     width: int
@@ -71,6 +77,7 @@ class PositionRules(Protocol):
     missing: str
     of_entries: tuple[str, ...]
     identity: str
+    across_partitions: bool
 
     def from_source(
         self, fields: Mapping[str, Sequence[Any]], own: Sequence[bool] | None, epoch: int
@@ -281,6 +288,11 @@ def event_of(connector: str, identity: str | None, position: bytes) -> LoggedEve
 def left_at(arrived: bytes) -> bytes:
     """See `PositionRules`."""
     return _rules(arrived[0]).left_at(arrived)
+
+
+def across_partitions(position: bytes) -> bool:
+    """See `PositionRules`; of `LOWEST` too."""
+    return _rules(position[0]).across_partitions
 
 
 def is_ordered(position: bytes) -> bool:

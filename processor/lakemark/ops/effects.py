@@ -84,6 +84,11 @@ RULES: Final = (
     Rule("source.schema_file", _RESTART),
     Rule("source.converter", _RESTART),
     Rule("source.converter.*", _RESTART),
+    Rule(
+        "source.order",
+        _CHECKPOINT,
+        "rows have positions of the other order: another name and another lake.path, too",
+    ),
     Rule("source.watch_interval", _RESTART),
     Rule(CONNECTORS, _RESNAPSHOT, _CONNECTORS),
     Rule("database", _RESTART, "it must be the database that the connector reads"),

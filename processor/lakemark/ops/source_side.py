@@ -54,6 +54,7 @@ class Expected:
         heartbeat_s: how often it writes a heartbeat; 0 = never.
         database: whether the database can say how it reads the log.
         traits: of its kind.
+        unpromised: see `SourceNow`.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Expected:
     heartbeat_s: float
     database: bool
     traits: ConnectorTraits
+    unpromised: str = ""
 
     @property
     def watched(self) -> bool:
@@ -122,7 +124,7 @@ class SourceSide:
 
     def unseen(self, at: Clock) -> SourceNow:
         """Return the source's state before the first look."""
-        return SourceNow(_ms(at), self._expected.watched)
+        return SourceNow(_ms(at), self._expected.watched, unpromised=self._expected.unpromised)
 
     def seen(self, look: SourceLook) -> SourceNow:
         """Return the source's state after a look; `look.at` never goes back."""
@@ -153,6 +155,7 @@ class SourceSide:
             _ms(look.heartbeat) if look.heartbeat is not None else None,
             _ms(self._proven) if self._proven is not None else None,
             tuple(shown),
+            self._expected.unpromised,
         )
 
     # -- what is proven -------------------------------------------------------------------------

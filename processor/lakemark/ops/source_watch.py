@@ -18,6 +18,7 @@ from lakemark.connectors.connect_rest import UNKNOWN_CONNECTOR, ConnectRest
 from lakemark.connectors.connector import Connector
 from lakemark.connectors.database import DatabaseAccess, LogReader
 from lakemark.connectors.registry import database_of, traits_of
+from lakemark.converters import arrival_order
 from lakemark.errors import LakemarkError
 from lakemark.kafka.brokers import Cluster
 from lakemark.model.handling_modes import HandlingModes
@@ -46,6 +47,7 @@ def expected(config: Config, connector: Connector) -> Expected:
         heartbeat_s(connector.settings),
         config.database is not None and connector.traits.has_reader(connector.settings),
         connector.traits,
+        arrival_order.UNPROMISED if connector.by_arrival else "",
     )
 
 

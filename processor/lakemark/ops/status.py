@@ -110,7 +110,8 @@ class SourceNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `connector` is the worst of the states that Connect gives it and its tasks, MISSING where it
     knows none of that name, empty where Connect was not asked or did not answer. `proven_ms`: what
     had been committed then is in Kafka; null where nothing has shown that. `watched` is false where
-    nothing ever can.
+    nothing ever can. `unpromised` says what does not hold for its tables, where `source.order`
+    gives something up.
     """
 
     asked_ms: int
@@ -122,6 +123,7 @@ class SourceNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heartbeat_ms: int | None = None
     proven_ms: int | None = None
     problems: tuple[SourceProblem, ...] = ()
+    unpromised: str = ""
 
 
 class CatalogChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

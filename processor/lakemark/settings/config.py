@@ -124,6 +124,13 @@ class CaptureConfig(Section):
     converter: FreeMap = Field(
         {}, description="settings of the converter of records, before the connector's own"
     )
+    order: Literal["arrival"] | None = Field(
+        None,
+        description=(
+            "of a row's changes: `arrival` takes them as they stand in their partition, for rows"
+            " without an envelope that say no place in the log; unset: by their place in the log"
+        ),
+    )
 
     def converter_options(self) -> dict[str, str]:
         """Settings of the converter in clear."""

@@ -228,7 +228,9 @@ class _Fold:
             self.out.incremental_reads += 1
             return True
         headers = self.raw.headers[index]
-        return bool(headers) and self._key_change(index, headers or [])
+        if not headers or not positions.across_partitions(self.heads.position[index]):
+            return False  # nothing joins the halves of a key change
+        return self._key_change(index, headers)
 
     def _key_change(self, index: int, headers: list[dict[str, Any]]) -> bool:
         found = False

@@ -9,7 +9,8 @@ how values are written              so it is, and the tables concerned are snaps
 the type of a column, so that its   the same
 values are written in another way;
 a column that was gone is there
-the prefix, the kind of connector   the pipeline stops (`connector-changed`): it is another source
+the prefix, the kind of connector,  the pipeline stops (`connector-changed`): it is another source
+the order of its records
 what cannot work                    the pipeline stops (`configuration`)
 Connect is away, or does not know   nothing: what was known last holds
 the connector any more
@@ -26,6 +27,7 @@ from lakemark.connectors import connector as connectors
 from lakemark.connectors.catalogs import catalog_of
 from lakemark.connectors.connector import Connector
 from lakemark.errors import LakemarkError, PipelineError
+from lakemark.model import positions
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
@@ -42,6 +44,12 @@ REASON: Final = "the connector writes values in another way: rows may have been 
 RETYPED: Final = (
     "a column was made anew or its type was changed, and values are written in another way: rows "
     "may have been read in the old one, or without it"
+)
+
+
+_ANOTHER_ORDER: Final = (
+    "set it back; or begin a new pipeline, with another name, checkpoint and lake.path: positions"
+    " of the one order say nothing about those of the other"
 )
 
 
@@ -135,7 +143,7 @@ def agree(config: Config, checkpoint: Checkpoint, connector: Connector) -> None:
         PipelineError: `connector-changed`: it is the connector of another source.
         DependencyError: the database or the brokers are away.
     """
-    before, now = checkpoint.decoding(connector.qualifier), encoding.of(connector.settings)
+    before, now = checkpoint.decoding(connector.qualifier), _encoding_of(connector)
     require_source(checkpoint, connector)
     if before is not None and before != now:
         old, new = HandlingModes.from_connector(before), HandlingModes.from_connector(now)
@@ -193,9 +201,14 @@ def _known(state: PipelineState) -> set[str]:
     return {*state.tables, *state.left}
 
 
+def _encoding_of(connector: Connector) -> dict[str, str]:
+    order = positions.ARRIVAL if connector.by_arrival else None
+    return encoding.of(connector.settings, order=order)
+
+
 def require_source(checkpoint: Checkpoint, connector: Connector) -> None:
     """Raise `PipelineError` (`connector-changed`) if the checkpoint is of another source."""
-    before, now = checkpoint.decoding(connector.qualifier), encoding.of(connector.settings)
+    before, now = checkpoint.decoding(connector.qualifier), _encoding_of(connector)
     moved = [] if before is None else encoding.changed(before, now, encoding.SOURCE)
     if before is not None and moved:
         was = ", ".join(f"{name} was {before.get(name)!r}" for name in moved)
@@ -203,6 +216,8 @@ def require_source(checkpoint: Checkpoint, connector: Connector) -> None:
         raise PipelineError(
             f"the checkpoint was made with another connector: {was}, {new}",
             code="connector-changed",
-            hint="set it back; or, if that is meant, give the pipeline a new checkpoint and "
+            hint=_ANOTHER_ORDER
+            if encoding.ORDER in moved
+            else "set it back; or, if that is meant, give the pipeline a new checkpoint and "
             "snapshot its tables again",
         )

@@ -21,6 +21,7 @@ from typing import Final
 
 from lakemark.errors import EXPIRED
 from lakemark.model.offsets import Offsets
+from lakemark.state import tables
 from lakemark.state.tables import PipelineState, TableState
 
 RESNAPSHOT: Final = "table-resnapshot"
@@ -165,6 +166,8 @@ def begin_again(
         anew: those of them that are other topics of the same name than were read: the offsets noted
             for the old ones mean nothing in them. Their records are of the newest epoch.
     """
+    made = {topic: {**first} for topic, first in topics.items() if topic in anew}
+    tables.count_offsets_anew(state, made, state.offsets)
     for topic, first in topics.items():
         old = state.offsets.get(topic, {})
         if topic in anew:

@@ -18,7 +18,8 @@ from lakemark.model.handling_modes import HandlingModes, settings_of
 from lakemark.model.schema import TableSchema
 
 # Another one of these is another source: no position and no offset means anything there.
-SOURCE: Final = ("connector.class", "topic.prefix")
+ORDER: Final = "source.order"
+SOURCE: Final = ("connector.class", "topic.prefix", ORDER)
 
 Written = Mapping[str, Mapping[str, str]]
 """By table and column: how values are written."""
@@ -28,10 +29,16 @@ GONE: Final = "gone"
 _WHOLE: Final = dict.fromkeys(("int8", "int16", "int32", "int64"), "integer")
 
 
-def of(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that encode values, as far as they are set."""
+def of(settings: Mapping[str, str], *, order: str | None = None) -> dict[str, str]:
+    """Return the settings that encode values, as far as they are set.
+
+    Args:
+        settings: of the connector.
+        order: lakemark's `source.order`.
+    """
     source = {name: settings[name] for name in SOURCE if name in settings}
-    return source | settings_of(settings)
+    ordered = {} if order is None else {ORDER: order}
+    return source | settings_of(settings) | ordered
 
 
 def changed(

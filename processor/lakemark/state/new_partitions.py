@@ -11,6 +11,9 @@ topic may repeat it.
 With a multiple of partitions keys only move to new ones. Else they move between old ones too, where
 nothing tells when, and events may have been applied in the wrong order: the table needs a run with
 a sweep.
+
+Where offsets are the places of records an epoch begins: what comes of a key in its new partition is
+newer than what came in the old one.
 """
 
 from collections.abc import Callable, Sequence
@@ -71,6 +74,8 @@ def follow(
     for topic in repartitioned(before.offsets, state.offsets):
         ends = end_offsets([topic]).get(topic, {})
         known = before.offsets[topic]
+        old = {p: ends[p] for p in known if p in ends}
+        tables.count_offsets_anew(state, {topic: dict.fromkeys(ends, 0) | old}, start)
         state.offsets[topic] = {**dict.fromkeys(ends, 0), **state.offsets[topic]}
         count = len(state.offsets[topic])
         left = {name: one.entry for name, one in state.left.items()}
@@ -88,7 +93,6 @@ def follow(
                     code="repartitioned",
                     reason=f"{topic} has new partitions",
                 )
-            old = {p: ends[p] for p in known if p in ends}
             entry.progress.repartition({topic: old}, state.offsets)
             if count % len(known):
                 why = f"{topic} went from {len(known)} to {count} partitions, which is no multiple"

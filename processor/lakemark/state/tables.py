@@ -517,6 +517,36 @@ def _begin_epoch(state: PipelineState, start: Offsets, connector: str, owners: T
     state.own_log(connector).epochs.append(begins)
 
 
+def count_offsets_anew(state: PipelineState, topics: Offsets, start: Offsets) -> None:
+    """Begin an epoch where offsets of topics are places of their records, and mean others now.
+
+    Nothing is done for topics whose records say their place in a log.
+
+    Args:
+        state: the state being made.
+        topics: where the epoch begins in them.
+        start: where it begins in all others: offsets at which a batch begins.
+    """
+    own = {topic: first for topic, first in topics.items() if _is_by_offset(state, topic)}
+    qualifiers = {_qualifier(state, topic) for topic in own}
+    for qualifier in sorted(qualifiers):
+        _begin_epoch(state, start, qualifier, ONE_OWNER)
+        begins = state.own_log(qualifier).epochs[-1]
+        begins.update({t: {**p} for t, p in own.items() if _qualifier(state, t) == qualifier})
+
+
+def _is_by_offset(state: PipelineState, topic: str) -> bool:
+    reached = state.applied.get(topic, {}).values()
+    return any(not positions.across_partitions(one.reached().position) for one in reached)
+
+
+def _qualifier(state: PipelineState, topic: str) -> str:
+    """Return the connector of a topic's tables by its qualifier."""
+    named = [name for name, entry in state.named_entries() if topic in entry.topics]
+    own = (q for q in state.logs if named and unqualified(q, named[0]) is not None)
+    return next(own, "")
+
+
 def doubt_all(state: PipelineState, table: str, reason: str) -> None:
     """Note that any row may be wrong; of an unknown table, only while a run may be reading it."""
     left = state.left.get(table)

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from rich.console import Console
 
 from lakemark.cli import status_view
+from lakemark.converters.arrival_order import UNPROMISED
 from lakemark.errors import DependencyError
 from lakemark.ops import overview, served
 from lakemark.ops.board import Board
@@ -391,6 +392,8 @@ def test_a_source_in_trouble_stands_first_and_behind_is_no_lie(board, clock, cap
     assert shown["source"]["problems"][0]["reason"] == "task 0 •••"
     board.source(SourceNow(now, watched=False))
     assert "behind the source: ?, 0 records unread\n    → nothing tells" in output(board, capsys)
+    board.source(SourceNow(now, watched=True, unpromised=UNPROMISED))
+    assert f"source: {UNPROMISED}" in output(board, capsys)
 
 
 def change(action: str, at_ms: int, **more: str) -> CatalogChange:

@@ -2,7 +2,9 @@
 
 import pytest
 
+from lakemark.converters.arrival_order import UNPROMISED
 from lakemark.converters.flattening import flattening_of
+from lakemark.model import positions
 from lakemark.model.decoding import AddedField, Flattening
 from tests.kit.connector_settings import POSTGRES, config, parse
 
@@ -114,3 +116,70 @@ def test_where_transactions_are_counted_their_order_is_needed():
     assert setting not in wrong(mysql)
     counted = {**mysql, "provide.transaction.metadata": "true"}
     assert "transaction.total_order" in wrong(counted)[setting]
+
+
+# -- source.order: arrival ------------------------------------------------------------------------
+
+PLAIN = transform(replace_null_with_default="false")
+ARRIVAL = {"connect": {"url": "http://c:8083", "connector": "shop"}, "order": "arrival"}
+NO_DATABASE = {"source": ARRIVAL, "database": None}
+
+
+def test_rows_without_a_place_are_taken_as_they_arrive_where_that_is_asked_for():
+    found = parse(PLAIN, **NO_DATABASE)
+    assert wrong(PLAIN, **NO_DATABASE) == {}
+    assert [*wrong(PLAIN, warnings=True, **NO_DATABASE)] == ["source.order"]
+    (warning,) = [p for p in found.problems if p.path == "source.order"]
+    assert UNPROMISED in warning.message
+    assert found.identity.connector == positions.ARRIVAL
+    assert found.converter.flattening == Flattening(connector="postgresql", arrival=True)
+    assert parse(PLAIN).identity.connector != positions.ARRIVAL
+    assert wrong(PLAIN), "not by itself"
+
+
+@pytest.mark.parametrize("told", [{}, {"after.state.only": "false"}])
+def test_events_with_envelopes_are_never_taken_as_they_arrive(told):
+    assert [*wrong(told, **NO_DATABASE)] == ["source.order"]
+
+
+def test_who_says_the_place_is_read_by_it():
+    assert wrong(GOOD, **NO_DATABASE) == {"source.order": "remove source.order"}
+
+
+def test_after_state_only_has_no_other_way():
+    only = {"after.state.only": "true"}
+    assert "source.order to arrival" in wrong(only)["after.state.only"]
+    assert wrong(only, **NO_DATABASE) == {}
+    assert parse(only, **NO_DATABASE).converter.flattening.arrival
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ({"transforms.flat.delete.tombstone.handling.mode": "drop"},
+         "transforms.flat.delete.tombstone.handling.mode"),
+        ({"tombstones.on.delete": "false"}, "tombstones.on.delete"),
+        ({"topic.delimiter": "-"}, "topic.delimiter"),
+        ({"topic.naming.strategy": "io.debezium.schema.DefaultTopicNamingStrategy"},
+         "topic.naming.strategy"),
+        ({"transforms": "flat,route", "transforms.route.type": "x.RegexRouter"},
+         "transforms.route"),
+        ({"transforms": "flat,part", "transforms.part.type": "io.debezium.PartitionRouting"},
+         "transforms.part"),
+        ({"transforms.flat.route.by.field": "region"}, "transforms.flat.route.by.field"),
+        ({"key.converter": "org.apache.kafka.connect.storage.StringConverter"}, "key.converter"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_taken_as_it_arrives_is_refused(settings, setting):
+    assert setting in wrong({**PLAIN, **settings}, **NO_DATABASE)
+
+
+def test_deletes_that_are_rewritten_need_no_tombstones():
+    told = {"tombstones.on.delete": "false"}
+    rewritten = {"transforms.flat.delete.tombstone.handling.mode": "rewrite"}
+    assert wrong({**PLAIN, **told, **rewritten}, **NO_DATABASE) == {}
+
+
+def test_what_needs_a_place_in_the_log_is_refused_and_so_are_output_topics():
+    assert [*wrong(PLAIN, source=ARRIVAL)] == ["database"]
+    assert [*wrong(PLAIN, **NO_DATABASE, output={"topic_prefix": "clean"})] == ["transforms.flat"]

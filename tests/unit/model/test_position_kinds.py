@@ -47,6 +47,16 @@ class TestMySql(PositionContract):
     ]
 
 
+class TestArrival(PositionContract):
+    """Each record is for itself."""
+
+    connector = positions.ARRIVAL
+    blocks = [(at, {"offset": offset}) for at, offset in enumerate((0, 1, 7, 1 << 40))]
+
+    def test_nothing_is_known_of_two_partitions(self):
+        assert not any(map(positions.across_partitions, self.rows()))
+
+
 class TestToy(PositionContract):
     connector = toy_positions.CONNECTOR
     blocks = [

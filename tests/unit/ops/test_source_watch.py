@@ -4,16 +4,18 @@ import contextlib
 import json
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from lakemark.connectors import connector as connectors
+from lakemark.converters.arrival_order import UNPROMISED
 from lakemark.errors import DependencyError
 from lakemark.ops import overview, source_watch
 from lakemark.ops.board import Board
 from lakemark.ops.overview import Lookout
-from lakemark.ops.source_side import FAILED, MISSING
+from lakemark.ops.source_side import FAILED, MISSING, SourceSide
 from stack.processes import free_port, wait_for
 from tests.kit.connector_settings import POSTGRES, config
 
@@ -179,3 +181,13 @@ def test_a_command_looks_itself_where_no_process_answers(connect, heartbeats, mo
     assert (told(found), found.connector) == (["connector-missing"], MISSING)
     connect.close()
     assert told(lookout.look().status.source) == ["connect-unavailable"]
+
+
+def test_what_an_order_of_arrival_does_not_promise_is_said_with_the_source(connect):
+    found = settings(connect)
+    known = connectors.parse(SETTINGS, config=found)
+    for by_arrival, said in ((False, ""), (True, UNPROMISED)):
+        side = SourceSide(source_watch.expected(found, replace(known, by_arrival=by_arrival)))
+        with source_watch.SourceWatch(found, known) as watch:
+            seen = side.seen(watch.look())
+        assert (side.unseen(1.0).unpromised, seen.unpromised) == (said, said)

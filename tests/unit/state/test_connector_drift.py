@@ -1,6 +1,7 @@
 """A connector whose configuration changes: while lakemark runs, and between its runs."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -250,6 +251,20 @@ def test_another_source_takes_another_checkpoint(shop, said, change):
         agreed(shop.config, kept, connector(shop, **change), {})
     assert caught.value.code == "connector-changed"
     assert (kept.kept, said) == (before, [])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_another_order_takes_another_pipeline(shop, said, first):
+    """Positions of the two orders compare as bytes, and say nothing of each other."""
+    kept, orders = Kept(), [replace(connector(shop), by_arrival=one) for one in (first, not first)]
+    agreed(shop.config, kept, orders[0], {})
+    agreed(shop.config, kept, orders[0], {})
+    before = dict(kept.kept)
+    with pytest.raises(PipelineError, match=r"source\.order") as caught:
+        agreed(shop.config, kept, orders[1], {})
+    assert (caught.value.code, kept.kept) == ("connector-changed", before)
+    assert "lake.path" in caught.value.hint
+    assert said == []
 
 
 # -- columns ------------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ class MySqlPositions:
     missing: Final = "no usable source.file and source.pos (source rewritten)"
     of_entries: Final = ("gtid", "thread", "query")
     identity: Final = "gtid"
+    across_partitions: Final = True
 
     def from_source(
         self, fields: Mapping[str, Sequence[Any]], own: Sequence[bool] | None, epoch: int

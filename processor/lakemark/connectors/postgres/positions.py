@@ -68,6 +68,7 @@ class PostgresPositions:
     missing: Final = "no usable source.sequence (Debezium before 1.5, or source rewritten)"
     of_entries: Final = ("txId", "lsn", "xmin", "origin", "origin_lsn")
     identity: Final = ""
+    across_partitions: Final = True
 
     def from_source(
         self, fields: Mapping[str, Sequence[Any]], own: Sequence[bool] | None, epoch: int

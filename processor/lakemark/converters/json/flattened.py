@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -30,13 +30,37 @@ from lakemark.model.decoding import (
 from lakemark.model.events import NOTHING_LEARNT, Headers, Learnt, SourceIdentity
 from lakemark.model.schema import TableSchema
 
-_Headers = Sequence[Mapping[str, Any]] | None
-_ENVELOPE: Final = ".Envelope"
+Told = Mapping[tuple[str, str], bytes]
+"""JSON of what the envelope said, by block and field."""
+OP: Final = ("", "op")
+_NAMED: Final = ".Envelope"
+_ENVELOPE: Final = frozenset({"before", "after", "source", "op"})
 _NUMBERS: Final = frozenset({"ts_ms", "ts_us", "ts_ns"})
 _WHOLE: Final = re.compile(rb"-?[0-9]+")
 _row: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _text: Final = msgspec.json.Decoder(str).decode
 _encode: Final = msgspec.json.encode
+
+
+class TableInTopic(NamedTuple):
+    """The table whose rows a topic has: what it stands in, and its name there."""
+
+    outer: str
+    name: str
+
+
+class FlatRecord(NamedTuple):
+    """A record with a row.
+
+    Attributes:
+        value, headers, offset: the record's.
+        table: see `FlattenedConverter`.
+    """
+
+    value: bytes | None
+    headers: Sequence[Mapping[str, Any]] | None = None
+    offset: int = -1
+    table: TableInTopic | None = None
 
 
 class FlattenedConverter(BesideConverter):
@@ -59,9 +83,11 @@ class FlattenedConverter(BesideConverter):
     def headers(self, records: Records, plan: StretchPlan) -> Headers:
         """See `Converter`: what has nothing of an envelope is read as it is."""
         bad = refused_sizes(records, plan.max_event_bytes)
+        table = self._table_in(records.topic, plan)
         values: list[bytes | None] = []
         for index, (value, given) in enumerate(zip(records.values, records.headers, strict=True)):
-            known = None if index in bad else self._event(value, given, plan.identity)
+            record = FlatRecord(value, given, records.offsets[index], table)
+            known = None if index in bad else self._event(record, plan.identity)
             values.append(known or (None if index in bad else value))
         events = replace(records, values=values, column=None)
         heads = self._beside.headers(events, replace(plan, max_event_bytes=ANY_SIZE))
@@ -81,7 +107,8 @@ class FlattenedConverter(BesideConverter):
             values = part.column("value").to_pylist()
             if max(map(len, filter(None, values)), default=0) > plan.max_event_bytes:
                 return None
-            events = [self._event(value, None, plan.identity) or value for value in values]
+            rows = [FlatRecord(value) for value in values]
+            events = [self._event(row, plan.identity) or row.value for row in rows]
             columns = [
                 pa.array(events, pa.binary()) if name == "value" else part.column(name)
                 for name in part.schema.names
@@ -96,26 +123,46 @@ class FlattenedConverter(BesideConverter):
 
     # -- the envelope ---------------------------------------------------------------------------
 
-    def _event(
-        self, value: bytes | None, headers: _Headers, identity: SourceIdentity
-    ) -> bytes | None:
+    def _table_in(self, topic: str, plan: StretchPlan) -> TableInTopic | None:  # noqa: ARG002
+        """Return the table whose rows a topic has, where records do not say it themselves."""
+        return None
+
+    def _told(self, told: Told, record: FlatRecord, *, gone: bool) -> Told:  # noqa: ARG002
+        """Return what is known of a record beside its row, given what it says.
+
+        Args:
+            told: by it.
+            record: it.
+            gone: whether it says so of its row, or has none.
+        """
+        return told
+
+    def _image(self, row: bytes, op: bytes) -> bytes:  # noqa: ARG002
+        """Return the row image of an event, given the row that its record has."""
+        return row
+
+    def _event(self, record: FlatRecord, identity: SourceIdentity) -> bytes | None:
         """Return the event that a row was made of; None for what was none, or says too little."""
+        value, headers = record.value, record.headers
         told = dict(self._of_headers(headers, identity)) if headers else {}
         schema, payload = unwrapped(value) if value else (None, NULL)
         try:
             row = _row(payload) if payload != NULL else {}
         except (ValueError, RecursionError):
             return None
+        if row.keys() >= _ENVELOPE:  # it has it still
+            return None
         for one in self._flattening.fields:
             cell = row.pop(one.name, None)
             if cell is not None:
                 told.setdefault(one[1:], bytes(cell))
-        row.pop(DELETED, None)
-        op = told.pop(("", "op"), NULL)
+        gone = bytes(row.pop(DELETED, NULL)).strip(b'"') == b"true" or payload == NULL
+        known = {**self._told(told, record, gone=gone)}
+        op = known.pop(OP, NULL)
         if op == NULL:
             return None
-        image = _encode(row) if payload != NULL else NULL
-        event = _envelope(op, image, told, identity)
+        image = self._image(_encode(row), op) if payload != NULL else NULL
+        event = _envelope(op, image, known, identity)
         if schema is None:
             return event
         whole = self._enveloped(schema)
@@ -135,9 +182,7 @@ class FlattenedConverter(BesideConverter):
         return _schema_around(schema, self._flattening.fields, self._flattening.connector)
 
 
-def _envelope(
-    op: bytes, image: bytes, told: Mapping[tuple[str, str], bytes], identity: SourceIdentity
-) -> bytes:
+def _envelope(op: bytes, image: bytes, told: Told, identity: SourceIdentity) -> bytes:
     """Return an event as Connect's converter writes it, without a schema."""
     named = {"connector": identity.connector, "name": identity.logical_name}
     source: dict[str, Any] = {**named, "db": ""}
@@ -179,7 +224,7 @@ def _schema_around(schema: bytes, fields: Sequence[AddedField], connector: str) 
     try:
         whole = msgspec.json.decode(schema)
         name = str(whole.get("name") or "")
-        if name.endswith(_ENVELOPE) or whole.get("type") != "struct":
+        if name.endswith(_NAMED) or whole.get("type") != "struct":
             return schema
         added = {DELETED, *(one.name for one in fields)}
         columns = [field for field in whole["fields"] if field["field"] not in added]
@@ -190,4 +235,4 @@ def _schema_around(schema: bytes, fields: Sequence[AddedField], connector: str) 
     if connector:
         source["name"] = f"io.debezium.connector.{connector}.Source"
     images = [{**row, "field": "before"}, {**row, "field": "after"}]
-    return _encode({"type": "struct", "fields": [*images, source], "name": name + _ENVELOPE})
+    return _encode({"type": "struct", "fields": [*images, source], "name": name + _NAMED})

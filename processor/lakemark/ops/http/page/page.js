@@ -197,6 +197,9 @@ function trouble() {
       doubts.push([table.name, "", unread(table) + " to be read again from the source", "with `database` set lakemark reads them by itself, a table at most once a minute; their keys are in `lakemark status --output json`", null, true]);
   }
   for (const side of sides())
+    if (side.source && side.source.unpromised)
+      doubts.push([of(side, "Order of arrival"), "", side.source.unpromised, "see the page on rows without an envelope", null, true]);
+  for (const side of sides())
     if (side.catalog && side.catalog.reason)
       found.push(problem(of(side, "The database's catalog cannot be looked at"), "", side.catalog.reason, side.catalog.looked_ms ? "it was seen last " + ago(side.catalog.looked_ms) : "", true, true));
   found.push(...gathered(doubts, (names) => names));
