@@ -73,6 +73,7 @@ class AskedDatabase(PostgresDatabase):
     """The database as a watch asks it; tests say what it answers."""
 
     def __init__(self, access):
+        super().__init__(access)
         assert access.config == CONFIG.database
 
     def look(self, wanted, *, before):

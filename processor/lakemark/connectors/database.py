@@ -635,11 +635,12 @@ class Database(Protocol):
             before: the last look, if there was one: its tables are followed to other names.
         """
 
-    @staticmethod
     def differences(
-        before: CatalogLook | None, now: CatalogLook, *, source_key: SourceKeys = NO_KEYS
+        self, before: CatalogLook | None, now: CatalogLook, *, source_key: SourceKeys = NO_KEYS
     ) -> list[Difference]:
         """Return what has changed, that of the server first, then by table. Pure.
+
+        What events tell is not among it: which they are, the connector's settings say.
 
         Some entries are about a state and not about a change: they come with every look as long as
         it lasts, also with the first.

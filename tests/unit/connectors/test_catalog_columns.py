@@ -4,10 +4,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from lakemark.connectors.database import DatabaseAccess
 from lakemark.connectors.postgres.catalog_differences import differences
 from lakemark.connectors.postgres.catalog_facts import (
     SourceFacts,
 )
+from lakemark.connectors.postgres.postgres_database import PostgresDatabase
+from lakemark.model.handling_modes import HandlingModes
 from tests.kit.catalog_facts import (
     ID,
     LEAF,
@@ -24,6 +27,7 @@ from tests.kit.catalog_facts import (
     source,
     with_columns,
 )
+from tests.kit.connector_settings import config
 
 # --- facts --------------------------------------------------------------------------------------
 
@@ -184,3 +188,36 @@ def test_labels():
     assert kinds(before, replace(T, labels={"feeling": ((1, "sad"), (2, "ok"))})) == []
     swapped = replace(T, labels={"mood": ((1, "ok"), (2, "sad"))})
     assert kinds(before, swapped) == [("label-renamed", READ_AGAIN)] * 2
+
+
+# --- truncates that no event tells -----------------------------------------------------------------
+
+ALL = {"skipped.operations": "none", "plugin.name": "pgoutput"}
+FLAT = {
+    "transforms": "flat",
+    "transforms.flat.type": "io.debezium.transforms.ExtractNewRecordState",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (ALL, True),
+        ({**ALL, "skipped.operations": "x"}, True),
+        ({"plugin.name": "pgoutput"}, False),  # Debezium's default
+        ({**ALL, "skipped.operations": "none, T"}, False),
+        ({**ALL, "plugin.name": "decoderbufs"}, False),
+        ({**ALL, **FLAT}, False),
+    ],
+)
+def test_rows_in_a_new_file_may_be_gone_where_truncates_are_in_no_event(settings, told):
+    access = DatabaseAccess(config().database, HandlingModes(), settings)
+    before, now = source(T), source(replace(T, filenode=999))
+    (found,) = PostgresDatabase(access).differences(before, now)
+    expected = ("storage-changed", NOTHING) if told else ("rewritten", READ_AGAIN)
+    assert (found.kind, found.action) == expected
+
+
+def test_where_values_were_computed_anew_they_are_read_again_once():
+    now = with_columns(T, ID, replace(A, xmin=20), B, filenode=999)
+    assert between(T, now, truncates_come=False) == between(T, now)

@@ -211,9 +211,8 @@ class MySqlDatabase(Database):
         """See `Database`."""
         return mysql_facts.look(self._access.config, wanted)
 
-    @staticmethod
     def differences(
-        before: CatalogLook | None, now: CatalogLook, *, source_key: SourceKeys = NO_KEYS
+        self, before: CatalogLook | None, now: CatalogLook, *, source_key: SourceKeys = NO_KEYS
     ) -> list[Difference]:
         """See `Database`."""
         former = None if before is None else _ours(before)

@@ -15,6 +15,8 @@ catalog cannot tell:
   table, which is in the log, from one of each of its partitions: read again. A partition that was
   truncated, filled, and then rewritten by ALTER TABLE (SET LOGGED) is taken for one that was only
   rewritten
+- TRUNCATE of a table whose truncates the connector leaves out from VACUUM FULL and what else writes
+  its rows into a new file: read again
 - a partition that was attached without rows from one that brought some: read again. One that was
   made as a partition is known as such, unless it was truncated or altered since
 - a table that was dropped before one look and is there anew at the next: it is new then
@@ -47,6 +49,7 @@ from lakemark.connectors.postgres.catalog_facts import (
 from lakemark.connectors.postgres.column_sql import quoted
 from lakemark.settings.table_id import pair_of
 
+_IN_NEW_FILE: Final = "storage-changed"
 _SHOWN: Final = 3  # partitions that a sentence names
 _MENDED: Final = (
     ("identity-without-key", "until its replica identity was mended, deletes may have been lost"),
@@ -61,6 +64,7 @@ def differences(
     now: SourceFacts,
     *,
     source_key: SourceKeys = NO_KEYS,
+    truncates_come: bool = True,
 ) -> list[Difference]:
     """Return what has changed, the server's first, then by table.
 
@@ -72,6 +76,8 @@ def differences(
         now: the look of now, at the same tables.
         source_key: by table the key's columns as the connector sends them. Of a table that is not
             there it is the primary key, else the unique index that Debezium takes.
+        truncates_come: whether events tell of truncates. Else a table whose rows are in a new file
+            may have been truncated.
     """
     looks = _Looks(before or SourceFacts(), now, source_key, is_first=before is None)
     entries = [] if before is None else [*_server(before, now), *_slot(before, now)]
@@ -81,7 +87,14 @@ def differences(
         if name in now.tables:
             changes += [read_again(name, entry.kind, entry.what) for entry in of_all]
         changes += looks.at(name)
-    return changes
+    return changes if truncates_come else [*map(_maybe_truncated, changes)]
+
+
+def _maybe_truncated(change: Difference) -> Difference:
+    if change.kind != _IN_NEW_FILE:
+        return change
+    what = f"{change.table} was truncated, or its rows were written anew: no event tells which"
+    return read_again(change.table, "rewritten", what)
 
 
 def named(facts: SourceFacts) -> SourceFacts:
@@ -303,7 +316,7 @@ def _columns(before: TableFacts, now: TableFacts) -> Iterator[Difference]:
     yield from changes
     if moved and all(change.action is Action.NOTHING for change in changes):
         what = f"the rows of {now.name} are in a new file, and none was computed anew"
-        yield Difference(now.name, "storage-changed", Action.NOTHING, what)
+        yield Difference(now.name, _IN_NEW_FILE, Action.NOTHING, what)
     names = {column.name for column in now.columns}
     numbers = {column.number for column in now.columns}
     for column in before.columns:

@@ -4,16 +4,26 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from lakemark.connectors.connector_traits import SETTING, ConnectorTraits
+from lakemark.converters import arrival_order
 from lakemark.model.findings import Finding, fine, warning
 from lakemark.settings.layers import Mistake, SetTo
+from lakemark.settings.names import split_list
 
 SLOT: Final = "slot.name"
+PGOUTPUT: Final = "pgoutput"
 
 
 def slot_of(settings: Mapping[str, str]) -> str:
     """Return the name of the connector's slot, empty where only Connect can tell it."""
     name = settings.get(SLOT, "debezium")
     return "" if "${" in name else name
+
+
+def sends_truncates(settings: Mapping[str, str]) -> bool:
+    """Say whether a truncate comes as an event: some settings leave it out, or take it away."""
+    skipped = split_list(settings.get("skipped.operations", "t").lower())
+    plugin = settings.get("plugin.name", "decoderbufs").strip()
+    return "t" not in skipped and plugin == PGOUTPUT and not arrival_order.is_flat(settings)
 
 
 def _problems(settings: Mapping[str, str]) -> Iterator[Mistake]:
@@ -28,13 +38,13 @@ def _problems(settings: Mapping[str, str]) -> Iterator[Mistake]:
 
 def _findings(settings: Mapping[str, str]) -> Iterator[Finding]:
     plugin = settings.get("plugin.name", "decoderbufs").strip()
-    if plugin != "pgoutput":
+    if plugin != PGOUTPUT:
         yield warning(
             SETTING,
             "plugin.name",
             f"{plugin} (Debezium's default) does not send truncates: a truncated table keeps its"
             " rows",
-            SetTo("plugin.name", "pgoutput"),
+            SetTo("plugin.name", PGOUTPUT),
         )
         return
     name = "publication.autocreate.mode"

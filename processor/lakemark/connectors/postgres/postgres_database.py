@@ -44,7 +44,7 @@ from lakemark.connectors.postgres import (
 from lakemark.connectors.postgres.catalog_facts import SourceFacts, TableFacts
 from lakemark.connectors.postgres.chunk_reader import PostgresReader
 from lakemark.connectors.postgres.committed_offsets import committed_position
-from lakemark.connectors.postgres.connector_settings import SLOT, TRAITS, slot_of
+from lakemark.connectors.postgres.connector_settings import SLOT, TRAITS, sends_truncates, slot_of
 from lakemark.connectors.postgres.facts_database import DatabaseWatch, database_facts
 from lakemark.connectors.postgres.planned_tables import planned_tables
 from lakemark.connectors.postgres.postgres_fills import read_values
@@ -217,13 +217,15 @@ class PostgresDatabase(Database):
         )
         return catalog_differences.named(found)
 
-    @staticmethod
     def differences(
-        before: CatalogLook | None, now: CatalogLook, *, source_key: SourceKeys = NO_KEYS
+        self, before: CatalogLook | None, now: CatalogLook, *, source_key: SourceKeys = NO_KEYS
     ) -> list[Difference]:
         """See `Database`."""
         former = None if before is None else _ours(before)
-        return catalog_differences.differences(former, _ours(now), source_key=source_key)
+        truncates = sends_truncates(self._access.connector or {})
+        return catalog_differences.differences(
+            former, _ours(now), source_key=source_key, truncates_come=truncates
+        )
 
     @staticmethod
     def are_fills(before: TableLook, now: TableLook, changes: Sequence[Difference]) -> bool:
