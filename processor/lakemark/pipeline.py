@@ -23,7 +23,7 @@ from lakemark.connectors import catalog_policies
 from lakemark.connectors.catalog_changes import Cascades
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model.change_batch import FILE_MISSING
-from lakemark.model.decoding import LOG_CHANGED, StretchPlan
+from lakemark.model.decoding import CONVERTER_CHECK, LOG_CHANGED, StretchPlan
 from lakemark.model.events import ANY_SOURCE
 from lakemark.model.fills import UNSEEN, Fill
 from lakemark.model.handling_modes import HandlingModes
@@ -97,6 +97,7 @@ class Pipeline:
         topics_begin: told of topics that no batch before had.
         forms_change: told that events of tables are not of the form that was known.
         left_out: told of a command over which the process has ended twice.
+        same_connector: asks at once whether a table's connector is as it was; no if it is away.
         schemas, forms: of the tables, as the catalog says; how columns are written.
         read_schemas: the schemas that snapshots read tables with, newer than the catalog perhaps.
         seen_columns: columns of tables that the newest look at the catalog has found.
@@ -122,6 +123,7 @@ class Pipeline:
     left_out: Callable[[dict[str, Any]], None] = lambda _: None
     topics_begin: Callable[[Collection[str]], None] = lambda _: None
     forms_change: Callable[[], None] = lambda: None
+    same_connector: Callable[[str], bool] = lambda _: True
     read_schemas: Callable[[], Mapping[str, TableSchema]] = dict
     seen_columns: Callable[[], Mapping[str, frozenset[str]]] = dict
     numerics: Callable[[], Mapping[str, frozenset[str]]] = dict
@@ -133,6 +135,7 @@ class Pipeline:
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
     draining: GracefulStop = field(default_factory=GracefulStop)
+    _begins: bool = True  # its connectors have just been read
     refresh: Refresh = field(init=False)
     lake: TableFormat = field(init=False)
 
@@ -169,7 +172,8 @@ class Pipeline:
 
         1. the state before it, and the changes by its control records and new partitions;
         2. decode, dead letters, output topics, Delta tables (in the tasks), and their reports;
-        3. tables whose schema was out of date: read the catalog again;
+        3. tables whose schema was out of date: read the catalog again; those whose records have
+           another form: ask the connector;
         4. tables that catch up: one bounded read through the same tasks;
         5. the state after it, and the records of the progress topic.
         """
@@ -198,6 +202,8 @@ class Pipeline:
         self.refresh(state, left.refresh)
         if left.refresh:
             self.definitions.again(state, before, self.schemas)
+        for table in filter(self.same_connector, sorted(left.unread)):
+            tables.resume(state, table)
 
         # 4. tables that catch up
         self._degraded(state, left.failed + self._catch_up(state))
@@ -214,6 +220,7 @@ class Pipeline:
             self.forms_change()
         self.snapshots(state, news)
         marks.append(monotonic())
+        self._begins = False
         self._tell(batch, results, news, marks)
         failpoints.reach(failpoints.BEFORE_CHECKPOINT)
 
@@ -275,10 +282,16 @@ class Pipeline:
             if self.refresh.is_back(name, entry):
                 entry.repair.doubt_all(schema_refresh.MADE_ANEW, state.batch)
                 tables.resume(state, name)
-            elif entry.code != LOG_CHANGED and self.refresh.retries(name, entry):
+            elif self._retries(name, entry):
                 tables.resume(state, name)
         for name in tables.end_skips(state, before.offsets):
             log.warning("table.skipped", table=name, upto=before.offsets)
+
+    def _retries(self, table: str, entry: TableState) -> bool:
+        """Say whether an errored table goes on by itself with the batch that begins."""
+        if entry.code == LOG_CHANGED or not self.refresh.retries(table, entry):
+            return False
+        return entry.code != CONVERTER_CHECK or self.same_connector(table)
 
     def _replace(self, state: PipelineState, before: PipelineState) -> None:
         """Put rebuilt tables in the place of the old ones, before anything of the batch is written.
@@ -398,6 +411,7 @@ class Pipeline:
                 carried=state.carried(),
                 partial=state.partial(),
                 verified=self.refresh.verified(again),
+                converter_asked=self._begins or step == "catchup",
                 stopped=stopped,
                 stopped_topics=state.silent_topics() if stopped else frozenset(),
                 fills={t: tuple(s.repair.fills) for t, s in state.tables.items() if s.repair.fills},

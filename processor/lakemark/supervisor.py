@@ -314,6 +314,7 @@ class Supervisor:
             yield beside
             return
         pipeline.forms_change, pipeline.seen_columns = beside.look_soon, beside.columns
+        pipeline.same_connector = beside.same_connector
         pipeline.numerics, pipeline.read_schemas = beside.numerics, beside.schemas
         with self.absent.running(), beside.running(self.stopping) as self.beside:
             yield beside

@@ -19,9 +19,11 @@ import pyarrow as pa
 from lakemark import failpoints
 from lakemark.converters import record_schema
 from lakemark.converters.registry import converter_of
-from lakemark.errors import LakemarkError
+from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model import change_batch
 from lakemark.model.decoding import (
+    ANOTHER_FORM,
+    CONVERTER_CHECK,
     REPORT,
     ConverterChoice,
     DecodedRange,
@@ -260,6 +262,7 @@ def _decoded(
         if not now.outputs and raw_records.told_by_lakemark(parts):
             heads.kind[:] = [int(Kind.OUTPUT)] * len(heads)
         done = decoder.decode_range(records, now, heads)
+        _require_asked(done, now)
         dead_letter.write(done.dead, topic=plan.dead_letter_topic, client=plan.kafka)
         if output is not None:
             publisher.forward(
@@ -274,6 +277,22 @@ def _decoded(
             )
         failpoints.reach(failpoints.AFTER_DECODE)
         yield done, _told(records, heads, done, plan)
+
+
+def _require_asked(done: DecodedRange, plan: StretchPlan) -> None:
+    """Raise DependencyError at a record of another form that is of no table, as a signal's row is.
+
+    A table with such records waits until its connector is asked; for these the whole batch does: it
+    is repeated with the converters that the connectors have then.
+    """
+    odd = next((one for one in done.dead if one.reason == ANOTHER_FORM), None)
+    if odd is not None and not plan.converter_asked:
+        raise DependencyError(
+            f"{odd.topic}-{odd.partition} offset {odd.offset} has not the form of the converter"
+            " that the connector had when it was asked",
+            code=CONVERTER_CHECK,
+            hint="nothing: the connector is asked again, and the batch repeated",
+        )
 
 
 def _told(

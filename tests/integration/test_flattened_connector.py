@@ -65,7 +65,9 @@ def test_tables_equal_and_snapshots_go_on(
     with Running(database, tmp_path, told) as running:
         running.lakemark.start()
         load(database, 4)
-        tables = running.tables()
+        # The transform drops truncates, and MariaDB's catalog does not show them.
+        unseen = set() if service == "postgres" else {database.identifier("carts")}
+        tables = [name for name in running.tables() if name not in unseen]
         running.wait_equal(*tables)
         for table in tables:
             running.wait_progress(table, "whole", lambda r: bool(r.get("complete")))

@@ -88,7 +88,7 @@ def problems_with(
         *_transforms(settings, config),
         *_flattened(settings, config, kinds, traits),
         *_converters(settings, config),
-        *_losses(settings, config),
+        *_losses(settings),
         *(_of_connector(problem) for problem in traits.problems(settings)),
         *_modes(settings),
         *_names_of_columns(settings),
@@ -326,7 +326,7 @@ def _converters(settings: Mapping[str, str], config: Config) -> Iterator[Mistake
             yield from registry.output_problems(writer)
 
 
-def _losses(settings: Mapping[str, str], config: Config) -> Iterator[Mistake]:
+def _losses(settings: Mapping[str, str]) -> Iterator[Mistake]:
     skipped = {part.strip().lower() for part in settings.get("skipped.operations", "t").split(",")}
     rows = sorted(skipped & {"c", "u", "d", "r"})
     if rows:
@@ -338,8 +338,8 @@ def _losses(settings: Mapping[str, str], config: Config) -> Iterator[Mistake]:
     if "t" in skipped:
         yield _warning(
             "skipped.operations",
-            "skips truncates (Debezium's default): a truncated table keeps its rows"
-            f"{' until it is read again' if config.database else ''}",
+            "skips truncates (Debezium's default): a truncated table keeps its rows, for a while at"
+            " least",
             SetTo("skipped.operations", "none"),
         )
     if settings.get("event.processing.failure.handling.mode", "fail") != "fail":

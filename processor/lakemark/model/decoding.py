@@ -21,6 +21,10 @@ from lakemark.model.schema import TableSchema
 
 LOG_CHANGED: Final = "log-changed"
 """Code of a table with events of another server's log, whose epoch has not begun."""
+ANOTHER_FORM: Final = "another-form"
+"""Code of a record that has not the form of its connector's converter, as far as that is known."""
+CONVERTER_CHECK: Final = "converter-check"
+"""Code of a table with such records, whose connector is to be asked for its converter."""
 REPORT: Final = "report"  # kind of a row of a batch's results
 
 Side = Literal["key", "value"]
@@ -198,6 +202,8 @@ class StretchPlan:
         fills: by table, columns that images which are older than they lack, see `fills`.
         numerics: by table, columns of type numeric, which a record's own schema does not tell.
         converter: what reads the records.
+        converter_asked: whether the connector has said since they came that it still is this one:
+            a record of another form is bad. Else it is asked first (`converter-check`).
         definitions: by table, of those that records without a schema need more of than the one in
             `schemas`.
     """
@@ -223,6 +229,7 @@ class StretchPlan:
     fills: dict[str, tuple[Fill, ...]] = field(default_factory=dict)
     numerics: Mapping[str, frozenset[str]] = field(default_factory=dict)
     converter: ConverterChoice = ANY_CONVERTER
+    converter_asked: bool = False
     definitions: Mapping[str, Definitions] = field(default_factory=dict)
 
     def of_epoch(self, number: int) -> "StretchPlan":

@@ -15,6 +15,8 @@ from lakemark.converters.record_schema import schema_for
 from lakemark.converters.registry import converter_of
 from lakemark.model import change_batch, fills
 from lakemark.model.decoding import (
+    ANOTHER_FORM,
+    CONVERTER_CHECK,
     LOG_CHANGED,
     AppliedPosition,
     DeadLetter,
@@ -89,6 +91,7 @@ def decode_range(records: Records, plan: StretchPlan, heads: Headers | None = No
     work.old_truncates(logged)
     if records.topic in plan.stopped_topics:
         out.dead = []  # they are written when the table is read again
+    doubt_converter(out, plan)
     doubt_schemas(out, plan)
     if gated.replays:
         work.count_replays(gated.keep)
@@ -412,6 +415,19 @@ def _schema_runs(indices: list[int], schemas: Schemas) -> list[list[int]]:
 
 
 # -- what is bad about a stretch and is no matter of dead letters: the table stops instead ---------
+
+
+def doubt_converter(out: DecodedRange, plan: StretchPlan) -> None:
+    """Records of another form may only mean that the connector has another converter now."""
+    if plan.converter_asked:
+        return
+    doubtful = {one.table for one in out.dead if one.reason == ANOTHER_FORM and one.table}
+    for table in doubtful:
+        report = out.tables[table]
+        why = "records have not the form of the converter that the connector had when it was asked"
+        report.stop = report.stop or (CONVERTER_CHECK, why)
+        _say_later(report)
+    out.dead = [letter for letter in out.dead if letter.table not in doubtful]
 
 
 def doubt_schemas(out: DecodedRange, plan: StretchPlan) -> None:

@@ -135,6 +135,12 @@ class Beside:
         for watch in self._watches:
             watch.require_same()
 
+    def same_connector(self, table: str) -> bool:
+        """Say whether a table's connector is as it was at the start, see `Watch.is_same`."""
+        every = zip(self.sources.of, self._watches, strict=False)
+        own = next((watch for source, watch in every if source.has(table)), None)
+        return own is None or own.is_same()
+
     def planned(self, armed: frozenset[str]) -> None:
         """See `Snapshots.planned`."""
         for one in self._snapshots:

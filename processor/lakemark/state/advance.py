@@ -9,7 +9,7 @@ import msgspec
 
 from lakemark.connectors.catalog_changes import Cascades
 from lakemark.model import positions
-from lakemark.model.decoding import LOG_CHANGED, REPORT, Report
+from lakemark.model.decoding import CONVERTER_CHECK, LOG_CHANGED, REPORT, Report
 from lakemark.model.fills import UNSEEN
 from lakemark.model.offsets import EARLIEST, Offsets
 from lakemark.reconcile import outputs
@@ -42,7 +42,7 @@ ADOPTED: Final = (
 )
 GONE: Final = "the Delta table was gone, and was made anew: its rows from before are missing"
 MANY_BEGIN: Final = "many tables begin at once: it has its turn in one of the next batches"
-RETRIED: Final = ("output-", "lake-", LOG_CHANGED)  # what mends itself
+RETRIED: Final = ("output-", "lake-", LOG_CHANGED, CONVERTER_CHECK)  # what mends itself
 HALVES_LOST: Final = (
     "halves of key changes that waited beside the table are gone: rows may be missing or lack "
     "columns"
@@ -61,6 +61,7 @@ HINTS: Final = {
     "lakemark table skip {table}",
     "key-out-of-range": "change the value in the database, to infinity where that is meant; then: "
     "lakemark table skip {table}",
+    CONVERTER_CHECK: "it goes on by itself as soon as the connector can be asked",
     LOG_CHANGED: "it goes on by itself, unless another table has stopped with position-regressed",
     "position-regressed": "if the source was restored or failed over: {new_epoch}",
     "output-forbidden": "lakemark needs Write and Describe on the topic and on the transactional "
@@ -130,10 +131,12 @@ class Left:
         refresh: tables whose schema must be read from the catalog again, with the columns that the
             records have and the catalog did not.
         failed: outcomes of tables whose dependency was away; tried again by the caller.
+        unread: tables whose connector must be asked for its converter.
     """
 
     refresh: dict[str, set[str]] = field(default_factory=dict)
     failed: list[TableOutcome] = field(default_factory=list)
+    unread: set[str] = field(default_factory=set)
 
 
 def settle(
@@ -189,6 +192,8 @@ def settle(
                 continue
             if catalog(table) and (code in SCHEMA_CODES or code == "schema-stale"):
                 done.refresh.setdefault(table, set()).update(found.unknown_columns)
+            if code == CONVERTER_CHECK:
+                done.unread.add(table)
             command = tables.new_epoch_command(report.connector)
             hint = HINTS.get(code, "").format(table=table, new_epoch=command)
             stop(

@@ -16,7 +16,9 @@ Connect is away, or does not know   nothing: what was known last holds
 the connector any more
 """
 
+import math
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
@@ -40,6 +42,7 @@ from lakemark.state.tables import PipelineState
 log = structlog.get_logger(__name__)
 
 EVERY_S: Final = 30.0
+ASKED_S: Final = 5.0
 REASON: Final = "the connector writes values in another way: rows may have been read in the old one"
 RETYPED: Final = (
     "a column was made anew or its type was changed, and values are written in another way: rows "
@@ -80,6 +83,26 @@ class Watch:
         self._forms = forms
         self._over = threading.Event()
         self.changed: tuple[str, ...] = ()
+        self._asked = -math.inf
+
+    def is_same(self) -> bool:
+        """Ask now whether the connector is as it was at the start; an answer holds for 5 s.
+
+        Returns:
+            False if it is not, or if it cannot be asked.
+        """
+        if time.monotonic() - self._asked < ASKED_S or self.changed:
+            return not self.changed
+        try:
+            self._compare(connectors.read(self._config, attempts=1))
+        except LakemarkError as error:
+            log.debug("connector.unknown", code=error.code, reason=error.message)
+            return False
+        self._asked = time.monotonic()
+        return not self.changed
+
+    def _compare(self, now: Connector) -> None:
+        self.changed = tuple(encoding.changed(self._connector.settings, now.settings))
 
     def require_same(self) -> None:
         """Raise `ChangedError` once the connector was seen to differ."""
@@ -110,7 +133,7 @@ class Watch:
         except LakemarkError as error:
             log.debug("connector.unknown", code=error.code, reason=error.message)
             return
-        self.changed = tuple(encoding.changed(self._connector.settings, now.settings))
+        self._compare(now)
         if not self.changed and self._config.database is not None:
             self._look_at_columns()
 

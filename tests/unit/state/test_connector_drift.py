@@ -95,6 +95,22 @@ def test_a_connector_that_stays_the_same_is_not_noticed_nor_one_that_cannot_be_a
         watch.require_same()
 
 
+def test_it_is_asked_at_once_and_an_answer_holds_for_a_while(shop, file, monkeypatch):
+    watch = Watch(shop.config, read(shop.config), Forms())
+    reading = shop.config.source.connector_file
+    text = reading.read_text()
+    reading.write_text("{")
+    assert not watch.is_same(), "it cannot be asked"
+    reading.write_text(text)
+    assert watch.is_same()
+    file(slot_name="other")
+    assert watch.is_same(), "it has been asked just now"
+    monkeypatch.setattr(connector_drift, "ASKED_S", 0.0)
+    assert not watch.is_same()
+    with pytest.raises(ChangedError):
+        watch.require_same()
+
+
 def test_it_is_looked_at_again_and_again_until_it_has_changed(shop, file):
     with Watch(shop.config, read(shop.config), Forms(), every_s=0.01).running() as watch:
         file(table_include_list=ITEMS)

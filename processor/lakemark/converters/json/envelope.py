@@ -6,7 +6,7 @@ the schema wrapper are told apart record by record; change events and the other 
 connector writes by the fields they have: topics can be renamed. Row images stay raw JSON;
 `json.rows` types those that matter.
 
-Reason codes: invalid-json, invalid-utf8, not-debezium, unknown-op, missing-image,
+Reason codes: invalid-json, another-form, invalid-utf8, not-debezium, unknown-op, missing-image,
 missing-position, foreign-connector, record-too-large.
 """
 
@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from lakemark.model import positions
+from lakemark.model.decoding import ANOTHER_FORM
 from lakemark.model.events import Headers, Kind, SourceIdentity
 from lakemark.settings.table_id import text_of
 
@@ -313,7 +314,7 @@ def _read_slowly(  # noqa: PLR0911 - one return per reason
     if len(value) > max_bytes:
         return _bad("record-too-large", f"{len(value)} bytes, at most {max_bytes} are read")
     if value.startswith(_ZERO):
-        return _bad("invalid-json", _FRAMED)
+        return _bad(ANOTHER_FORM, _FRAMED)
     text = value
     try:
         value.decode()
