@@ -358,9 +358,24 @@ class _Work:
         """By index, the schema that a record brings, else the number of the table's definition."""
         known, schemas = self.plan.definitions.get(table), self.heads.schema
         if known is None:
-            return schemas
+            return self._of_rows(indices, schemas)
         at = self.heads.position
         return {i: in_force(known, at[i]) if schemas[i] is None else schemas[i] for i in indices}
+
+    def _of_rows(self, indices: Sequence[int], schemas: Sequence[bytes | None]) -> Schemas:
+        """Have deletes without an image read by the schema of a row beside them.
+
+        Theirs has the key alone, and would cut a stretch into as many runs as there are deletes.
+        """
+        if len(set(map(schemas.__getitem__, indices))) <= 1:
+            return schemas
+        heads, found = self.heads, dict[int, bytes | None]()
+        bare = {i for i in indices if heads.op[i] == "d" and heads.before[i] is None}
+        last = next((schemas[i] for i in indices if i not in bare), None)
+        for index in indices:
+            last = schemas[index] if index not in bare else last
+            found[index] = schemas[index] if last is None else last
+        return found
 
     def _schema(self, table: str, run: list[int]) -> TableSchema | tuple[str, str]:
         """The schema of a run, or the code and reason to stop its table."""

@@ -201,3 +201,46 @@ def test_tables_are_what_each_key_had_last(history):
                     shop.again()
         found = shop.values() if shop.broker.topics and expected else {}
         assert found == {key: v for key, v in expected.items() if v is not None}
+
+
+# -- types that come with the records alone -----------------------------------------------------------
+
+KEY = [{"type": "int64", "optional": False, "field": "id"}]
+VALUE = [*KEY, {"type": "string", "optional": True, "field": "v"}]
+
+
+class WrappedShop(FlatShop):
+    """Nobody knows the table but its records: a delete has the schema of its key."""
+
+    def tell(self, key, v, *, headers=None, rewritten=False) -> None:
+        at = key % self.partitions
+        told = self.wrapped(VALUE, {"id": key, "v": v}, "Value") if v is not None else None
+        self.broker.put(TOPIC, at, self.wrapped(KEY, {"id": key}, "Key"), told, headers)
+
+    @staticmethod
+    def wrapped(fields, payload, name) -> bytes:
+        schema = {"type": "struct", "fields": fields, "optional": False, "name": f"{TOPIC}.{name}"}
+        return compact({"schema": schema, "payload": payload})
+
+
+@pytest.mark.usefixtures("letters")
+@pytest.mark.parametrize("behavior", ["lenient", "exception"])
+def test_deletes_need_no_catalog(tmp_path, behavior):
+    source = {"connector_file": str(tmp_path / "connector.json"), "order": "arrival"}
+    shop = WrappedShop(
+        tmp_path, Broker(), {}, settings={"schema_changes": {"behavior": behavior}},
+        sections={"source": source}, converter=ROWS,
+    )  # fmt: skip
+    if behavior == "lenient":  # else a table of a key alone gets no more columns
+        shop.tell(7, None)  # of a table that nobody has seen
+        shop.run()
+    for key, v in [(1, "a"), (3, "a"), (1, None), (5, "b"), (3, None), (3, "c")]:
+        shop.tell(key, v)
+    shop.run()
+    assert shop.values() == {3: "c", 5: "b"}
+    shop.tell(3, None)
+    shop.run()
+    shop.tell(1, "d")
+    shop.run()
+    assert shop.values() == {1: "d", 5: "b"}
+    assert (shop.state.tables[ORDERS].state, shop.state.tables[ORDERS].code) == ("streaming", "")

@@ -168,6 +168,8 @@ class AvroConverter(BesideConverter):
         for index, form in enumerate(values.forms):
             if form is not None and heads.op[index]:
                 heads.schema[index] = form.connect
+            elif heads.op[index] == "d" and raws[index] is None and (of_key := keys.forms[index]):
+                heads.schema[index] = of_key.connect
         for index, headers in enumerate(records.headers):
             # A key whose schema a header names has to bring it along: its bytes name none.
             if headers and self._keys.named_by(headers) and (key := keys.wrapped(index)):

@@ -81,7 +81,10 @@ class FlattenedConverter(BesideConverter):
         return FlattenedConverter(self._beside.of(options), self._flattening)
 
     def headers(self, records: Records, plan: StretchPlan) -> Headers:
-        """See `Converter`: what has nothing of an envelope is read as it is."""
+        """See `Converter`: what has nothing of an envelope is read as it is.
+
+        A delete without a value has the schema of its key, which is its row's as far as it shows.
+        """
         bad = refused_sizes(records, plan.max_event_bytes)
         table = self._table_in(records.topic, plan)
         values: list[bytes | None] = []
@@ -91,6 +94,9 @@ class FlattenedConverter(BesideConverter):
             values.append(known or (None if index in bad else value))
         events = replace(records, values=values, column=None)
         heads = self._beside.headers(events, replace(plan, max_event_bytes=ANY_SIZE))
+        for index, value in enumerate(records.values):
+            if heads.op[index] == "d" and not value:
+                heads.schema[index] = unwrapped(records.keys[index] or NULL)[0]
         refuse(heads, bad)
         return heads
 

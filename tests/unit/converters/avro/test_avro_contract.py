@@ -8,12 +8,14 @@ from lakemark.converters.avro.connect_schema import connect_schema
 from lakemark.converters.avro.converter import JAVA_CLASSES, AvroConverter
 from lakemark.converters.avro.framing import HEADERS
 from lakemark.converters.avro.schema_source import SchemaReference
+from lakemark.converters.json.arriving import ArrivingConverter
 from lakemark.converters.json.converter import JsonConverter
 from lakemark.converters.json.struct_keys import StructKeysConverter
 from lakemark.converters.registry import CONVERTERS, SIDES, choice_of, converter_of
 from lakemark.errors import DependencyError
-from lakemark.model.decoding import Records
-from lakemark.model.events import Kind
+from lakemark.model import positions
+from lakemark.model.decoding import Flattening, Records, StretchPlan
+from lakemark.model.events import Kind, SourceIdentity
 from lakemark.source import decoder, fetch, raw_records
 from tests.kit.avro_records import DictSource, confluent, datum, record
 from tests.kit.converter_contract import (
@@ -223,3 +225,22 @@ def test_keys_may_be_texts_beside_avro():
     mine = converter.canonical_keys([heads.keys[0], key], ORDERS)
     assert mine[0] is not None
     assert mine[0] == mine[1]
+
+
+def test_rows_taken_as_they_arrive_have_the_schemas_that_they_name():
+    """A delete is a key alone: it has the key's."""
+    flattening = Flattening(connector="postgresql", arrival=True)
+    rows = ArrivingConverter(JsonConverter(), flattening)
+    converter = AvroConverter(rows, lambda _: SOURCE)
+    row, own = {"id": 7, "part": "a", "n": 1}, {"id": 7, "part": "a"}
+    value, key = (record(name, told, USUAL) for name, told in (("Value", row), ("Key", own)))
+    keys = [confluent(SOURCE.put(key), datum(key, own))] * 2
+    values = [confluent(SOURCE.put(value), datum(value, row)), None]
+    plan = StretchPlan(SourceIdentity(positions.ARRIVAL, "shop"), MODES).of_epoch(0)
+    heads = converter.headers(Records(TOPIC, 3, [40, 41], keys, values, [None] * 2), plan)
+    assert (heads.kind, heads.op) == ([Kind.CHANGE] * 2, ["u", "d"])
+    assert heads.table == ["public.orders"] * 2
+    assert [int.from_bytes(at[-8:]) for at in heads.position] == [40, 41]
+    tables = [converter.schema_of("public.orders", one, keys[0]) for one in heads.schema]
+    assert [[column.name for column in table.columns] for table in tables] == [[*row], [*own]]
+    assert {table.key for table in tables} == {("id", "part")}
