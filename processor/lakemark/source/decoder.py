@@ -436,7 +436,8 @@ def doubt_converter(out: DecodedRange, plan: StretchPlan) -> None:
     """Records of another form may only mean that the connector has another converter now."""
     if plan.converter_asked:
         return
-    doubtful = {one.table for one in out.dead if one.reason == ANOTHER_FORM and one.table}
+    found = {one.table for one in out.dead if one.reason == ANOTHER_FORM and one.table}
+    doubtful = found - plan.stopped  # what keeps those from streaming stays
     for table in doubtful:
         report = out.tables[table]
         why = "records have not the form of the converter that the connector had when it was asked"

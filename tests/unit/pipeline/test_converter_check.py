@@ -6,7 +6,7 @@ from lakemark.converters import registry
 from lakemark.converters.transcribed import TranscribedConverter
 from lakemark.errors import DependencyError
 from lakemark.model.decoding import ANOTHER_FORM, CONVERTER_CHECK, ConverterChoice
-from lakemark.state.tables import ERRORED, STREAMING
+from lakemark.state.tables import ERRORED, PAUSED, STREAMING
 from tests.kit.memory_pipeline import Broker
 from tests.kit.shop import ORDERS, SIGNALS, Shop, compact, event, schema_of
 
@@ -100,6 +100,16 @@ def test_records_of_no_table_have_the_whole_batch_repeated(shop, letters):
     shop.again()
     assert letters == []
     assert shop.values() == {1: "a", 2: "c"}
+
+
+def test_what_has_stopped_a_table_stays(shop, letters):
+    asked = answering(shop, same=True)
+    shop.records.append({"type": "table-pause", "table": ORDERS})
+    shop.run()
+    put_zeroed(shop, 11, 1, v="b")
+    shop.run()
+    assert (asked, letters) == ([], []), "it is read when the table goes on"
+    assert shop.state.tables[ORDERS].state == PAUSED
 
 
 def test_one_that_was_just_asked_is_not_asked_again(shop, letters):

@@ -86,7 +86,7 @@ def test_its_events_come_in_another_topic(tmp_path):
 
 
 def test_its_topic_is_made_anew_and_has_other_tables():
-    state = of_both(all={0: StoredPosition("ff" * 20, 5)})
+    state = of_both(all={0: StoredPosition("00" + "ff" * 19, 5)})
     selection.select(state, wanted(A))
     held = Held({"all": "NEW"}, {"all": {0: 0}}, {"all": {0: 40}})
     (gap,) = data_loss.gaps(state, {"all": "OLD"}, held)

@@ -122,7 +122,7 @@ ROUTED = f"shop.{ORDERS}"
     ],
 )
 def test_any_row_may_miss_what_has_no_readable_key_either(known, unread):
-    nothing = replace(PLAN, schemas={})
+    nothing = replace(PLAN, schemas={}, converter_asked=True)
     done = decode_range(records(AVRO, (None, b"{")), replace(nothing, **known))
     assert {table: report.unread for table, report in done.tables.items()} == unread
     assert len(done.dead) == 2
@@ -136,7 +136,7 @@ def test_an_event_without_its_key_is_missed_by_any_row():
 
 
 def test_what_stops_the_table_is_said_when_it_goes_on():
-    done = decode_range(records(*[AVRO] * 3), replace(PLAN, max_bad=2))
+    done = decode_range(records(*[AVRO] * 3), replace(PLAN, max_bad=2, converter_asked=True))
     report = done.tables[ORDERS]
     assert (report.stop[0], report.unread, report.bad) == ("too-many-bad-records", 0, 0)
     assert done.dead == []
