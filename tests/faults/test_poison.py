@@ -31,7 +31,7 @@ def poisons(genuine: dict) -> list[tuple[str, bytes | None, bytes]]:
     whole = event(901, lambda r: None)
     return [
         ("invalid-json", key(901), whole[: len(whole) // 2]),
-        ("invalid-json", key(902), b"\x00\x01\x02"),
+        ("another-form", key(902), b"\x00\x01\x02"),
         ("invalid-json", key(903), b'{"op":"c"' + b"[" * 50_000),
         ("invalid-utf8", key(904), event(904, lambda r: None).replace(b'"note"}', b'"\xff\xfe"}', 1)),
         ("wrong-type", key(905), event(905, lambda r: r["after"].update(at="yesterday"))),
