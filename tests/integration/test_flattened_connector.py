@@ -105,7 +105,7 @@ def test_rows_that_say_no_place_are_taken_as_they_arrive(any_database: Database,
     told = {"source": {"connect": connect, "order": "arrival"}, "database": None}
     with Running(database, tmp_path, told) as running:
         running.lakemark.start()
-        load(database, 2)
+        load(database, 1)
         running.lakemark.kill()
         load(database, 1, seed=2)
         database.restart_connector()
