@@ -416,6 +416,7 @@ class Pipeline:
                 stopped_topics=state.silent_topics() if stopped else frozenset(),
                 fills={t: tuple(s.repair.fills) for t, s in state.tables.items() if s.repair.fills},
                 definitions=self.definitions.of_batch(self.schemas, self.refresh.read & again),
+                metadata=tuple(config.lake.metadata),
             ),
             shards=config.stream.shards,
             slots=slots,

@@ -48,6 +48,7 @@ def lake_plan(
             name: TablePlan(
                 path=names.folder_of(config.lake, name, entry.files.rebuild),
                 deletes=config.lake.deletes_of(name),
+                metadata=tuple(config.lake.metadata),
                 engine=engine_of(config, name, entry),
                 truncated_at=bytes.fromhex(entry.progress.truncated_at)
                 if entry.progress.truncated_at
@@ -173,6 +174,7 @@ class NewTable:
         return TablePlan(
             path=names.folder_of(self.config.lake, table),
             deletes=self.config.lake.deletes_of(table),
+            metadata=tuple(self.config.lake.metadata),
             engine=engine_of(self.config, table, None),
             policy=self.config.lake.policy_of(table),
         )

@@ -220,7 +220,7 @@ class ConverterContract:
         values = [self._bytes(data, self.event("u", ROW, ROW)) for _ in range(3)]
         keys = [self._bytes(data, self.key({"id": 7, "part": "a"})) for _ in range(3)]
         heads = self.headers(values, keys)
-        for name in {*Headers.__slots__} - {"statements", "keys"}:
+        for name in {*Headers.__slots__} - {"statements", "keys", "schema_ids"}:
             assert len(getattr(heads, name)) == 3, name
         assert heads.statements.keys() | heads.keys.keys() <= {0, 1, 2}
         for kind, reason in zip(heads.kind, heads.reason, strict=True):

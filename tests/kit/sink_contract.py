@@ -8,7 +8,7 @@ per question, all answered at once.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -22,6 +22,7 @@ from lakemark.errors import TableError
 from lakemark.model.columns import Column
 from lakemark.model.evolution import Evolution
 from lakemark.model.fills import Fill, packed
+from lakemark.sink import row_images
 from lakemark.sink.names import rebuild_path
 from lakemark.sink.table_format import TableFormat
 from lakemark.sink.table_sink import MergeResult, TableSink, version_of
@@ -102,10 +103,10 @@ class Scribe:
     model: Model
     version: int = 0
 
-    def merge(self, *changes: Change) -> MergeResult:
+    def merge(self, *changes: Change, schema_ids: Sequence[int] = ()) -> MergeResult:
         self.version += 1
         self.model.apply(changes)
-        rows = write_set(changes, self.model.columns, self.model.deletes)
+        rows = write_set(changes, self.model.columns, self.model.deletes, schema_ids)
         return self.engine.merge(
             self.path,
             rows,
@@ -426,6 +427,29 @@ class SinkContract:
         scribe.merge(delete(row("gone"), at(2)), upsert(row("new"), at(2)))
         found = {r["id"]: bool(r["_cdc"]["deleted"]) for r in engine.read(scribe.path).to_pylist()}
         assert found == {"kept": False, "gone": True, "new": False}
+
+    def test_the_schemas_of_records_switched_on(self, engine: Engine, tmp_path) -> None:
+        """Each row has the schema of the change that it is as of; what only fills it changes none."""
+        scribe = self.scribe_of(engine, tmp_path / "t", COLUMNS, ("id",))
+        names = ["before", "patched", "filled", "gone", "cut"]
+        scribe.merge(*(upsert(row(name), at(1)) for name in names))
+        kind = row_images.cdc_type(deletes="soft", metadata=["schema_id"])
+        schema = table_schema(COLUMNS).set(len(COLUMNS), pa.field("_cdc", kind))
+        engine.ensure(scribe.path, schema, key=("id",))
+        scribe.model.deletes = "soft"
+        half = {"patch": ("c",), "unavailable": ("c",)}
+        changes = [
+            upsert(row("patched", b=2), at(3), **half),
+            upsert(row("filled"), at(3), unavailable=("c",), row_barrier=at(3)),
+            delete(row("gone"), at(3)),
+            upsert(row("cut"), at(2)),
+        ]
+        scribe.merge(*changes, schema_ids=[7, 7, 8, 7])
+        scribe.merge(fill(row("filled"), at(3), ["c"]), schema_ids=[9])
+        more = {"deletes": "soft", "app_id": "q/t/truncate", "version": 1}
+        engine.truncate(scribe.path, at(2, 5), **more)
+        found = {r["id"]: r["_cdc"]["schema_id"] for r in engine.read(scribe.path).to_pylist()}
+        assert found == {"before": None, "patched": 7, "filled": 7, "gone": 8, "cut": None}
 
 
 ID: Final = [Column("id", pa.string())]

@@ -78,14 +78,22 @@ def fill(values: dict[str, Any], barrier: bytes, patch: Sequence[str]) -> Change
 
 
 def write_set(
-    changes: Iterable[Change], columns: Mapping[str, pa.DataType], deletes: str = "hard"
+    changes: Iterable[Change],
+    columns: Mapping[str, pa.DataType],
+    deletes: str = "hard",
+    schema_ids: Sequence[int] = (),
 ) -> pa.Table:
     """The pa.Table that `sink.resolve` would make of these changes."""
     rows = list(changes)
     data = {
         name: pa.array([c.values.get(name) for c in rows], kind) for name, kind in columns.items()
     }
-    data["_cdc"] = pa.array([_cdc(c, deletes) for c in rows], cdc_type(deletes))
+    cdc = [_cdc(c, deletes) for c in rows]
+    kind = cdc_type(deletes)
+    if schema_ids:
+        cdc = [{**one, "schema_id": n} for one, n in zip(cdc, schema_ids, strict=True)]
+        kind = pa.struct([*kind, pa.field("schema_id", pa.int64())])
+    data["_cdc"] = pa.array(cdc, kind)
     data["__action"] = pa.array([c.action for c in rows], pa.string())
     data["__patch"] = pa.array([c.patch for c in rows], pa.list_(pa.string()))
     data["__force"] = pa.array([c.force for c in rows], pa.bool_())

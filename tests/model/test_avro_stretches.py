@@ -24,7 +24,10 @@ TOPIC = AVRO.topic_of("orders")
 SOURCE = DictSource()
 IDS = {side: SOURCE.put(json.loads(text)) for side, text in schemas("orders").items()}
 PLAN = StretchPlan(
-    SourceIdentity(AVRO.connector, AVRO.name), HandlingModes(), converter=ConverterChoice(NAME)
+    SourceIdentity(AVRO.connector, AVRO.name),
+    HandlingModes(),
+    converter=ConverterChoice(NAME),
+    metadata=("schema_id",),
 )
 SEEDS = st.integers(0, 1 << 30)
 
@@ -63,6 +66,7 @@ def test_both_ways_make_the_same_of_plain_events(seed, events, keys, before):
     quick, general = both(*written(seed, events, keys, before=before))
     assert quick is not None
     assert_alike(quick, general)
+    assert {row["schema_id"] for _, row in by_key(quick)} == {IDS["value"]}
 
 
 @given(SEEDS, st.data())

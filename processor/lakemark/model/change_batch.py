@@ -16,6 +16,9 @@ put side by side.
 | FILL | its key | | the chunk's `lo` | a chunk's row that lost to an event of its key |
 | MISSED | its key | | the event's | (of an event that cannot be decoded) |
 
+Where tables name the schemas of their rows' records, a packet has the column `SCHEMA_ID` more: by
+which schema the record of the image was written. A packet without it has no such records.
+
 MOVED, AWAITED and DISPLACED are what `sink.resolve` leaves for later batches, FILL comes from
 snapshots.
 
@@ -50,6 +53,8 @@ DISPLACED: Final = 6
 FILL: Final = 7
 MISSED: Final = 8
 
+SCHEMA_ID: Final = "schema_id"
+"""The column with the number of a record's schema in its registry, int64; null for none."""
 SWEEPS: Final = "sweep/"  # where packets come from that a snapshot's end has made
 
 COMPRESSED_BYTES: Final = 32 << 10  # in memory; below it zstd saves less than it costs
@@ -129,6 +134,18 @@ def with_column(packet: pa.Table, name: str, column: pa.Array) -> pa.Table:
     """The packet with other values, perhaps of another type, in one of its columns."""
     at = packet.schema.get_field_index(name)
     return packet.set_column(at, packet.schema.field(at).with_type(column.type), column)
+
+
+def with_schema_ids(packet: pa.Table, numbers: pa.Array) -> pa.Table:
+    """The packet with the numbers of the schemas by which its images were written: `SCHEMA_ID`."""
+    return packet.append_column(pa.field(SCHEMA_ID, pa.int64()), numbers)
+
+
+def schema_ids_of(packet: pa.Table) -> pa.ChunkedArray:
+    """Return the numbers of the schemas by which a packet's images were written."""
+    if SCHEMA_ID in packet.column_names:
+        return packet.column(SCHEMA_ID)
+    return pa.chunked_array([pa.nulls(packet.num_rows, pa.int64())])
 
 
 def build_simple(

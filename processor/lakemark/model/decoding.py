@@ -204,6 +204,7 @@ class StretchPlan:
         converter: what reads the records.
         converter_asked: whether the connector has said since they came that it still is this one:
             a record of another form is bad. Else it is asked first (`converter-check`).
+        metadata: see `lake.metadata`.
         definitions: by table, of those that records without a schema need more of than the one in
             `schemas`.
     """
@@ -231,6 +232,7 @@ class StretchPlan:
     converter: ConverterChoice = ANY_CONVERTER
     converter_asked: bool = False
     definitions: Mapping[str, Definitions] = field(default_factory=dict)
+    metadata: tuple[str, ...] = ()
 
     def of_epoch(self, number: int) -> "StretchPlan":
         """Return the plan for records of an epoch.

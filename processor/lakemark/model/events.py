@@ -83,6 +83,7 @@ class Headers:
         statements: by index, the statement that the stream's record of a changed schema has.
         keys: by index, in bytes that say all by themselves, keys of which a header says how they
             are read.
+        schema_ids: by index, the number of the schema that a record names, where it is asked for.
     """
 
     kind: list[int]
@@ -99,6 +100,7 @@ class Headers:
     transaction: list[str | None]
     statements: dict[int, str] = field(default_factory=dict)
     keys: dict[int, bytes] = field(default_factory=dict)
+    schema_ids: dict[int, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.kind)

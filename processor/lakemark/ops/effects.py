@@ -58,6 +58,7 @@ _MOVED: Final = "move the Delta tables there before the restart, or snapshot the
 _NOT_BACK: Final = "from spark-merge and deletion-vectors it goes back by `lakemark table rebuild`"
 _HARD: Final = "rows marked deleted stay until a snapshot sweeps them"
 _SOFT: Final = "from then on deleted rows are kept, marked; earlier ones are gone"
+_METADATA: Final = "rows have it from their next change on; null where they had none"
 _LATER: Final = "changes from then on; `lakemark table rebuild` makes up for earlier ones"
 _OUTPUT: Final = "the topics begin with the events from then on; a snapshot brings the rows before"
 _RUN: Final = "`lakemark snapshot set RUN {}` for a run under way; a restart for later ones"
@@ -97,6 +98,7 @@ RULES: Final = (
     Rule("lake.path", _RESNAPSHOT, _MOVED),
     Rule("lake.deletes", _RESNAPSHOT, _HARD, to="hard"),
     Rule("lake.deletes", _RESTART, _SOFT),
+    Rule("lake.metadata", _RESTART, _METADATA),
     Rule("lake.storage_options", _RESTART),
     Rule("lake.storage_options.*", _RESTART),
     Rule("lake.engine", _RESTART, _NOT_BACK),

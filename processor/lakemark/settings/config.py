@@ -69,6 +69,7 @@ DELTA: Final = "delta"
 """The format of tables."""
 _QUALIFIED: Final = 3  # parts of a table's name: topic prefix, schema or database, table
 Deletes = Literal["hard", "soft"]
+Metadata = Literal["schema_id"]
 Engine = Literal["auto", "task-merge", "deletion-vectors", "spark-merge"]
 
 
@@ -246,6 +247,7 @@ class LakeConfig(Section):
 
     path: Location = Field(description="local path, or s3, s3a, abfs(s), az, gs or hdfs address")
     deletes: Deletes = Field("hard", description="soft keeps deleted rows with _cdc.deleted")
+    metadata: list[Metadata] = Field([], description="members that _cdc has beside the usual ones")
     storage_options: FreeMap = Field({}, description="of the object store")
     engine: Engine = Field("auto", description="how rows are written: see the page on tables")
     schema_changes: SchemaChangesConfig = SchemaChangesConfig()

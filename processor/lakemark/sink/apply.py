@@ -534,4 +534,5 @@ def _schema(parts: Sequence[Part], own: TablePlan, table: str) -> pa.Schema | No
             code="schema-incompatible",
             hint=way_on(table, own.path),
         ) from error
-    return columns.append(pa.field(CDC, cdc_type(deletes=own.deletes)))
+    kind = cdc_type(deletes=own.deletes, metadata=own.metadata)
+    return columns.append(pa.field(CDC, kind))

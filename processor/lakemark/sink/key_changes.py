@@ -300,7 +300,9 @@ class PendingKeyChanges:
         self.reread |= {key for key, at in self.partial.items() if _arrived(key, at) not in kept}
         if not items:
             return None
-        return change_batch.build(items, self.pool.rows(), table="", key_columns=self.pool.key)
+        packet = change_batch.build(items, self.pool.rows(), table="", key_columns=self.pool.key)
+        numbers = self.pool.schema_ids([item.net.row if item.net else -1 for item in items])
+        return packet if numbers is None else change_batch.with_schema_ids(packet, numbers)
 
 
 def _arrived(key: bytes, position: bytes | None) -> KeyChange:

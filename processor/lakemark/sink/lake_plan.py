@@ -14,7 +14,7 @@ import msgspec
 
 from lakemark.model.evolution import Evolution
 from lakemark.model.fills import Fill
-from lakemark.settings.config import DELTA
+from lakemark.settings.config import DELTA, Metadata
 from lakemark.settings.schema_policy import FOLLOWS, SchemaPolicy
 from lakemark.sink.table_sink import MergeResult
 
@@ -28,6 +28,7 @@ class TablePlan:
     """The driver's facts of a table: see `tables.TableState`.
 
     Attributes:
+        metadata: members that its `_cdc` has beside the usual ones.
         engine: that writes it; empty = the one that small tables have.
         settled: position that every partition of the table has passed.
         applied_close: highest close row of the chunks that earlier batches applied.
@@ -45,6 +46,7 @@ class TablePlan:
 
     path: str
     deletes: str = "hard"
+    metadata: tuple[Metadata, ...] = ()
     engine: str = ""
     truncated_at: bytes | None = None
     pending: int = -1

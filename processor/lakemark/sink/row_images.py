@@ -4,7 +4,7 @@ Packets come first, then rows read from the lake; nets (`net_change.NetChange`) 
 rows.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -29,14 +29,21 @@ CDC_FIELDS: Final = [
     pa.field("barrier", pa.binary()),
 ]
 DELETED: Final = pa.field("deleted", pa.bool_())
+SCHEMA_ID: Final = pa.field(change_batch.SCHEMA_ID, pa.int64())
 _NAMES: Final = pa.list_(pa.string())
 _SIMPLE: Final = ["op", "action", "position", "source_ts", "force"]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def cdc_type(*, deletes: str) -> pa.DataType:
-    """Arrow type of the `_cdc` struct under hard or soft deletes."""
-    return pa.struct([*CDC_FIELDS, DELETED] if deletes == "soft" else CDC_FIELDS)
+def cdc_type(*, deletes: str, metadata: Collection[str] = ()) -> pa.DataType:
+    """Arrow type of the `_cdc` struct under hard or soft deletes, with members that are asked for.
+
+    Args:
+        deletes: `hard` or `soft`.
+        metadata: see `lake.metadata`.
+    """
+    fields = [*CDC_FIELDS, DELETED] if deletes == "soft" else CDC_FIELDS
+    return pa.struct([*fields, SCHEMA_ID] if SCHEMA_ID.name in metadata else fields)
 
 
 class RowImages:
@@ -58,6 +65,7 @@ class RowImages:
         self._control = [table.select(_SIMPLE) for table in tables]
         self._rows: pa.StructArray | None = None
         self._count = 0
+        self._named = [*tables]  # each with the schemas of its records, if it names any
         for table in tables:
             self.offsets.append(self._count)
             self._count += table.num_rows
@@ -129,6 +137,7 @@ class RowImages:
         """
         start = self._count
         self._chunks.append(rows.drop_columns([CDC]))
+        self._named.append(_members_of(rows.column(CDC)))
         self._count += rows.num_rows
         self._rows = None
         columns = [_whole(rows.column(name)) for name in self.key.names]
@@ -143,6 +152,15 @@ class RowImages:
             of_stored.get(key, key): self._lake_net(cdc, start + at)
             for at, (key, cdc) in enumerate(zip(names, rows.column(CDC).to_pylist(), strict=True))
         }
+
+    def schema_ids(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> pa.Array | None:
+        """Return the schemas by which pool rows were written; None where none names any."""
+        if not any(SCHEMA_ID.name in table.column_names for table in self._named):
+            return None
+        at = np.asarray(rows, np.int64)
+        columns = [change_batch.schema_ids_of(table) for table in self._named]
+        numbers = [chunk for column in columns for chunk in column.chunks]
+        return pa.concat_arrays(numbers).take(pa.array(at, mask=at < 0))
 
     def _lake_net(self, cdc: dict[str, Any] | None, row: int) -> NetChange:
         if cdc is None or cdc["position"] is None:  # it was there before lakemark
@@ -168,6 +186,7 @@ class RowImages:
             control, images = control.take(index), images.take(index)
         return self._lay_out(
             images,
+            rows,
             **{name: _whole(control.column(name)) for name in _SIMPLE},
             unavailable=pa.nulls(len(rows), _NAMES),
             patch=pa.nulls(len(rows), _NAMES),
@@ -179,6 +198,7 @@ class RowImages:
         missing = [net.missing if net.base else net.unavailable for net in nets]
         return self._lay_out(
             change_batch.take(self.rows(), nets),
+            [net.row for net in nets],
             op=pa.array([net.op for net in nets], pa.string()),
             action=pa.array([net.action for net in nets], pa.string()),
             position=pa.array([net.position for net in nets], pa.binary()),
@@ -189,7 +209,13 @@ class RowImages:
             barrier=pa.array([net.barrier for net in nets], pa.binary()),
         )
 
-    def _lay_out(self, rows: pa.StructArray, **control: pa.Array) -> pa.Table:
+    def _lay_out(
+        self,
+        rows: pa.StructArray,
+        places: Sequence[int] | npt.NDArray[np.int64],
+        **control: pa.Array,
+    ) -> pa.Table:
+        """Lay out rows, whose events' images are at some places of the pool."""
         cdc = [
             control["position"],
             control["op"],
@@ -199,8 +225,12 @@ class RowImages:
         ]
         if self.deletes == "soft":
             cdc.append(pc.equal(control["action"], net_change.DELETE))
+        kind = cdc_type(deletes=self.deletes)
+        if (numbers := self.schema_ids(places)) is not None:
+            cdc.append(numbers)
+            kind = cdc_type(deletes=self.deletes, metadata=[SCHEMA_ID.name])
         columns = {column.name: rows.field(at) for at, column in enumerate(rows.type)}
-        columns[CDC] = pa.StructArray.from_arrays(cdc, fields=list(cdc_type(deletes=self.deletes)))
+        columns[CDC] = pa.StructArray.from_arrays(cdc, fields=list(kind))
         columns[ACTION] = control["action"]
         columns[PATCH] = control["patch"]
         columns[FORCE] = control["force"]
@@ -226,6 +256,12 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _members_of(cdc: pa.ChunkedArray) -> pa.Table:
+    """The members of `_cdc` as columns, null where it is."""
+    names = [member.name for member in cdc.type]
+    return pa.table(_whole(cdc).flatten(), names=names)
 
 
 def _columns_of(rows: pa.ChunkedArray) -> pa.Table:

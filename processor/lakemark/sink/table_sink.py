@@ -66,7 +66,7 @@ class SchemaPlan:
 
     Attributes:
         added: columns.
-        members: members of `_cdc`: soft deletes were switched on.
+        members: members of `_cdc`: soft deletes were switched on, or `lake.metadata`.
         widened: (column, type now, type to be).
         sources: source names by column.
     """

@@ -299,7 +299,7 @@ class _Fold:
                 table=self.schema.table,
                 key_columns=change_batch.key_columns_by(self.schema),
             )
-            self.out.packets.append(packet)
+            self._add(packet, chosen)
         return {names[at] for at in doubtful}
 
     def _one_by_one(self, events: dict[bytes, list[int]], shared: Container[bytes]) -> None:
@@ -329,9 +329,16 @@ class _Fold:
             log.close()
         if items:
             table, columns = self.schema.table, change_batch.key_columns_by(self.schema)
-            self.out.packets.append(
-                change_batch.build(items, decoded.columns, table=table, key_columns=columns)
-            )
+            packet = change_batch.build(items, decoded.columns, table=table, key_columns=columns)
+            shown = [*order, *deletes]
+            self._add(packet, [shown[item.net.row] for item in items if item.net is not None])
+
+    def _add(self, packet: pa.Table, of: Sequence[int]) -> None:
+        """Add a packet whose images are those of the events `of`, and who wrote them if asked."""
+        if self.heads.schema_ids:
+            numbers = pa.array([self.heads.schema_ids.get(index) for index in of], pa.int64())
+            packet = change_batch.with_schema_ids(packet, numbers)
+        self.out.packets.append(packet)
 
     def _event(self, log: "_Log", index: int, row: int, unavailable: frozenset[str]) -> None:
         heads = self.heads

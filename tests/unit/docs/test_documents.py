@@ -5,7 +5,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
@@ -20,7 +20,7 @@ from lakemark.connectors.registry import CONNECTORS, traits_of
 from lakemark.connectors.suitability import problems_with
 from lakemark.converters.registry import CONVERTERS
 from lakemark.model.handling_modes import HandlingModes
-from lakemark.settings.config import Config, load, load_with_origins
+from lakemark.settings.config import Config, Metadata, load, load_with_origins
 from lakemark.sink.row_images import cdc_type
 from lakemark.snapshot import signals
 from stack import reference
@@ -272,7 +272,7 @@ def test_column_types_are_those_of_the_code(tmp_path):
     )
     told = {written: (kind, more) for written, kind, more in rows if kind and "." not in written}
     assert len(told) > 30
-    members = {field.name for field in cdc_type(deletes="soft")}
+    members = {field.name for field in cdc_type(deletes="soft", metadata=get_args(Metadata))}
     for written, (kind, more) in told.items():
         if written in members:
             continue
@@ -285,7 +285,7 @@ def test_column_types_are_those_of_the_code(tmp_path):
 
 def test_members_of_cdc_are_those_of_the_code():
     text = (DOCS / "tables.md").read_text()
-    for field in cdc_type(deletes="soft"):
+    for field in cdc_type(deletes="soft", metadata=get_args(Metadata)):
         assert f"| `{field.name}` | `{delta_type(field.type)}` |" in text
 
 

@@ -36,6 +36,7 @@ from lakemark.converters.converter import (
     SchemaSubject,
 )
 from lakemark.errors import TableError
+from lakemark.model.change_batch import SCHEMA_ID
 from lakemark.model.columns import Column
 from lakemark.model.decoding import (
     ConverterOptions,
@@ -168,6 +169,8 @@ class AvroConverter(BesideConverter):
         for index, form in enumerate(values.forms):
             if form is not None and heads.op[index]:
                 heads.schema[index] = form.connect
+                if SCHEMA_ID in plan.metadata:
+                    heads.schema_ids[index] = form.number
             elif heads.op[index] == "d" and raws[index] is None and (of_key := keys.forms[index]):
                 heads.schema[index] = of_key.connect
         for index, headers in enumerate(records.headers):

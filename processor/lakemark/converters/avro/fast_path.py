@@ -28,7 +28,8 @@ from lakemark.converters.compiler import Bytes, Offsets, Whole
 from lakemark.converters.converter import Converter
 from lakemark.converters.record_schema import schema_of
 from lakemark.errors import TableError
-from lakemark.model import positions
+from lakemark.model import change_batch, positions
+from lakemark.model.change_batch import SCHEMA_ID
 from lakemark.model.decoding import DecodedRange, StretchPlan
 from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
@@ -129,7 +130,16 @@ def decode_range(
     columns = [records.column("offset").combine_chunks(), keys, texts]
     batch = pa.RecordBatch.from_arrays(columns, ["offset", "key", "value"])
     narrow = replace(plan, schemas=schemas, definitions={}, max_event_bytes=_ANY_SIZE)
-    return reading.beside.plain_range(topic, partition, [batch], narrow)
+    found = reading.beside.plain_range(topic, partition, [batch], narrow)
+    if found is not None and SCHEMA_ID in plan.metadata:
+        found.packets = [(table, _named(one, form.number)) for table, one in found.packets]
+    return found
+
+
+def _named(packet: pa.Table, number: int) -> pa.Table:
+    """Return a packet whose images were all written by one schema."""
+    numbers = pa.repeat(pa.scalar(number, pa.int64()), packet.num_rows)
+    return change_batch.with_schema_ids(packet, numbers)
 
 
 def _require(plain: bool | np.bool_) -> None:  # noqa: FBT001 - what was found

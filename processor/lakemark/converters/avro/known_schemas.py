@@ -25,12 +25,14 @@ class Form:
         steps: read a datum as a whole.
         connect: its Connect schema as JSON, as the ``schema`` member of a wrapped record has it.
         text: as its registry has it.
+        number: of it there, as records name it.
     """
 
     program: Program
     steps: Instructions
     connect: bytes
     text: str = ""
+    number: int = 0
 
     @property
     def wrapper(self) -> bytes:
@@ -65,7 +67,7 @@ def _form(text: str, reference: SchemaReference) -> Form:
         schema: Any = msgspec.json.decode(text)
         program = program_of(schema)
         connect = msgspec.json.encode(connect_schema(schema))
-        return Form(program, instructions(program), connect, text)
+        return Form(program, instructions(program), connect, text, reference.number)
     except (msgspec.MsgspecError, SchemaError, RecursionError) as error:
         raise TableError(
             f"the schema of {reference.kind} {reference.number} cannot be read: {error}",

@@ -81,8 +81,8 @@ def target(
             return Target(path, "follow", engine)
         require_key(table, path, entry.files.key, schema.key)
         policy = FOLLOWS if entry.files.rebuild else config.lake.policy_of(table)
-        deletes = config.lake.deletes_of(table)
-        return _fitted(sink, path, schema, policy, deletes=deletes, engine=engine)
+        cdc = cdc_type(deletes=config.lake.deletes_of(table), metadata=config.lake.metadata)
+        return _fitted(sink, path, schema, policy, cdc=cdc, engine=engine)
     except LakemarkError as error:
         if entry.state != PAUSED and _is_rebuilt(config, connector, table, error.code):
             return Target(path, "rebuild", engine, (), (), error.code, error.message)
@@ -117,10 +117,10 @@ def _fitted(
     schema: TableSchema,
     policy: SchemaPolicy,
     *,
-    deletes: str,
+    cdc: pa.DataType,
     engine: str,
 ) -> Target:
-    rows = schema.arrow().append(pa.field(CDC, cdc_type(deletes=deletes)))
+    rows = schema.arrow().append(pa.field(CDC, cdc))
     complete = sink.plan(rows, schema.table)
     rows = schema_changes.followed(rows, complete, policy, schema.table)
     needed = sink.plan(rows, schema.table)

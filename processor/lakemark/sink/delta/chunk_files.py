@@ -173,7 +173,10 @@ def data_file(file: ChunkFile) -> DataFile:
 
 
 def fits(file: ChunkFile, table: pa.Schema, *, deletes: str) -> bool:
-    """Say whether a table can have the file as it is: the same columns, of the same types."""
+    """Say whether a table can have the file as it is: the same columns, of the same types.
+
+    But for `schema_id`, which readers find to be null: no record has brought its rows.
+    """
     columns = pa.schema([*file.columns, pa.field(CDC, cdc_type(deletes=deletes))])
     names = [*column_names(file.columns.names).values(), CDC]
     written = pa.schema(Schema.from_arrow(columns).to_arrow())
@@ -181,8 +184,15 @@ def fits(file: ChunkFile, table: pa.Schema, *, deletes: str) -> bool:
     if not all(field.nullable for field in table):  # nobody would look whether its rows meet that
         return False
     return {name: (field.name, field.type) for name, field in zip(names, written, strict=True)} == {
-        f.name: (sources.get(f.name, CDC), f.type) for f in table
+        f.name: (sources.get(f.name, CDC), _of_rows(f)) for f in table
     }
+
+
+def _of_rows(field: pa.Field) -> pa.DataType:
+    """Return a column's type, as it is in a chunk's file."""
+    if field.name != CDC:
+        return field.type
+    return pa.struct([member for member in field.type if member.name != change_batch.SCHEMA_ID])
 
 
 @dataclass(frozen=True, slots=True)

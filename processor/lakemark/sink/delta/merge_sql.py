@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.model import positions
+from lakemark.model.change_batch import SCHEMA_ID
 from lakemark.sink.names import CDC, quoted
 from lakemark.sink.write_set import DELETE, FILL, INSERT, UPSERT, Shape, TargetColumn
 
@@ -206,6 +207,7 @@ def below_truncate(position: bytes) -> str:
 def truncated(cdc_fields: Iterable[str], position: bytes) -> str:
     """SQL for the `_cdc` of a row that a truncate marks deleted."""
     new = {"position": f"X'{position.hex()}'", "op": "'t'", "deleted": "true"}
+    new[SCHEMA_ID] = "cast(null as bigint)"
     members = ", ".join(f"'{name}', {new.get(name, f'_cdc[{name!r}]')}" for name in cdc_fields)
     return f"named_struct({members})"
 
