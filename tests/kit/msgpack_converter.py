@@ -31,6 +31,7 @@ from lakemark.converters.converter import (
     RecordWriter,
     Rows,
     SchemaSubject,
+    Sent,
     not_ready,
 )
 from lakemark.errors import DependencyError
@@ -359,6 +360,9 @@ class MsgpackConverter:
             if data is not None and data.form != NAME:
                 out[at] = packed(data.payload)
         return out
+
+    def schema_id(self, value: bytes, headers: Sent) -> int | None:
+        return None
 
     def cells(self, image: bytes) -> Mapping[str, bytes]:
         row = unpack(image)

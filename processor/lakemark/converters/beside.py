@@ -13,6 +13,7 @@ from lakemark.converters.converter import (
     RecordWriter,
     Rows,
     SchemaSubject,
+    Sent,
 )
 from lakemark.model.columns import Column
 from lakemark.model.decoding import DecodedRange, Records, Side, StretchPlan
@@ -199,6 +200,10 @@ class BesideConverter:
     def issued(self, departing: Departing) -> list[bytes | None]:
         """See `Converter`: of its own records alone, which stay as they are."""
         return [*departing.raws]
+
+    def schema_id(self, value: bytes, headers: Sent) -> int | None:
+        """See `Converter`."""
+        return self._beside.schema_id(value, headers)
 
     def cells(self, image: bytes) -> Mapping[str, bytes]:
         """See `Converter`."""

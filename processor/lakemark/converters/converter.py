@@ -371,6 +371,14 @@ class Converter(Protocol):
             DependencyError: whoever must be asked is away.
         """
 
+    def schema_id(self, value: bytes, headers: Sent) -> int | None:
+        """Return the number of the schema in a registry that a value names; None for none.
+
+        Args:
+            value: of a record.
+            headers: of the record.
+        """
+
     def cells(self, image: bytes) -> Mapping[str, bytes]:
         """Return the values of an image as they are written, by column.
 

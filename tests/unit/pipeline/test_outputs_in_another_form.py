@@ -240,6 +240,7 @@ def test_avro_of_another_registry_is_the_same_datum_under_another_number(
     sent = played(avro_shop(tmp_path, registries, "avro", told))
     first = out.records[CLEAN][0]
     assert (first.key[5:], first.value[5:]) == (sent[0][0][5:], sent[0][1][5:])
+    assert "lakemark.schema" not in dict(first.headers), "the bytes have it"
     assert first.value[:5] != sent[0][1][:5]
     assert consume(out) == {1: (2, "large")}
     assert registries[OURS].subjects.keys() == {f"{CLEAN}-key", "shop.public.orders.Envelope"}
@@ -261,6 +262,9 @@ def test_avro_goes_out_as_json(registries, monkeypatch, tmp_path, wraps):
     ]  # fmt: skip
     assert [key.get("payload", key) for key in keys][:2] == [{"id": 1}, {"id": 2}]
     assert not registries[THEIRS].subjects
+    number = str(registries[THEIRS].put(ENVELOPE)).encode()
+    named = [dict(m.headers).get("lakemark.schema") for m in out.records[CLEAN]]
+    assert named == [number if m.value else None for m in out.records[CLEAN]]
 
 
 def test_a_schema_that_is_refused_stops_the_table_and_loses_nothing(

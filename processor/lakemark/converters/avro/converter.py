@@ -34,6 +34,7 @@ from lakemark.converters.converter import (
     Departing,
     RecordWriter,
     SchemaSubject,
+    Sent,
 )
 from lakemark.errors import TableError
 from lakemark.model.change_batch import SCHEMA_ID
@@ -289,6 +290,11 @@ class AvroConverter(BesideConverter):
         if isinstance(reader, AvroConverter):
             origin = reader.origin(side, self._options)
         return self._issuing.issued(departing, origin)
+
+    def schema_id(self, value: bytes, headers: Sent) -> int | None:
+        """See `Converter`."""
+        framed = self._values.of(value, [{"key": n, "value": text} for n, text in headers])
+        return framed.reference.number if framed else None
 
     def origin(self, side: Side, options: ConverterOptions) -> Origin:
         """Return what must be known of the Avro that is read here, to write it by these options."""

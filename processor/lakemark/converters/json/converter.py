@@ -14,6 +14,7 @@ from lakemark.converters.converter import (
     RecordWriter,
     Rows,
     SchemaSubject,
+    Sent,
 )
 from lakemark.converters.json import (
     described,
@@ -233,6 +234,10 @@ class JsonConverter:
         wraps = self._is_on(departing.side, _SCHEMAS)
         found = zip(departing.raws, departing.opened(), strict=True)
         return [issuing.issued(raw, data, wraps=wraps) for raw, data in found]
+
+    def schema_id(self, value: bytes, headers: Sent) -> int | None:  # noqa: ARG002
+        """See `Converter`: it brings its schema, or none."""
+        return None
 
     def cells(self, image: bytes) -> Mapping[str, bytes]:
         """See `Converter`."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lakemark.converters.converter import Converter, Departing
 from lakemark.model.decoding import Side
 from lakemark.model.events import Learnt
-from lakemark.sink.output.output_records import Message
+from lakemark.sink.output.output_records import SCHEMA, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,4 +81,11 @@ class Conversion:
                 continue
             void = self.reader.read_headers
             left = [header for header in message.headers if header[0] not in void]
+            if value is not None and writer.schema_id(value, left) is None:
+                left += self._schema_of(message)
             yield message._replace(key=key or b"", value=value, headers=left)
+
+    def _schema_of(self, message: Message) -> list[tuple[str, str | bytes | None]]:
+        """Return the header that names the schema of a value, whose new form does not."""
+        number = message.value and self.reader.schema_id(message.value, message.headers)
+        return [] if number is None else [(SCHEMA, str(number).encode())]

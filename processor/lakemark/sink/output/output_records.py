@@ -29,6 +29,7 @@ from lakemark.model.schema import TableSchema
 
 POSITION: Final = "lakemark.position"
 SOURCE: Final = "lakemark.source"
+SCHEMA: Final = "lakemark.schema"
 TOMBSTONE: Final = "/tombstone"
 
 FORWARDED: Final = frozenset({int(Kind.CHANGE), int(Kind.OWN_SNAPSHOT)})
