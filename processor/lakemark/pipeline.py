@@ -490,6 +490,10 @@ class Pipeline:
             state, before, start, reports, results.outcomes,
             catalog=self.refresh.may_ask, forwarded=self.config.output is not None,
         )  # fmt: skip
+        advance.agreed(
+            state, reports,
+            schemas=self.schemas, ask=self.refresh.look, rereads=self.refresh.may_ask,
+        )  # fmt: skip
         advance.begun_anew(state, reports)
         known = {*state.tables, *state.left, *self.schemas}
         advance.moved(state, reports, partial(self.sources.moved_by, tables=known))

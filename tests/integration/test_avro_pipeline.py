@@ -148,6 +148,15 @@ def records(database: Database) -> list:
     return kafka.read(topic, count=sum(kafka.end_offsets(topic).values()))
 
 
+def require_null(running: Running) -> None:
+    """NULL that arrives as the default is NULL again: such a row is read by its key."""
+    running.database.execute("UPDATE orders SET score = NULL WHERE id = 3")
+    require_equal(running)
+    path = folder_of(load(running.lakemark.config).lake, TABLE)
+    assert dict(duckdb_rows(path, "id, score", running.version(TABLE)))[3] is None
+    assert "NULL arrives as the default in score" in running.lakemark.command("status")
+
+
 class Contents:
     """All that a registry has, to be put back into one that comes up empty, under the same ids."""
 
@@ -216,11 +225,14 @@ def test_a_registry_that_is_away_and_comes_back_empty_costs_nothing(
 def test_a_record_of_an_unknown_schema_is_a_dead_letter_that_can_be_replayed(
     orders: Database, registry: Registry, tmp_path: Path
 ):
+    orders.execute("ALTER TABLE orders ADD COLUMN score int DEFAULT 5")
+    orders.execute("UPDATE orders SET score = 1000 + id")
     orders.start_connector(form_settings("confluent", orders.stack))
     source = source_section(orders, tmp_path, **{"registry.grace": "1s"})
     with Running(orders, tmp_path, {"source": source}) as running:
         running.lakemark.start()
         require_equal(running)
+        require_null(running)
         newest = records(orders)[-1]
         producer = orders.stack.kafka.producer()
         value = b"\0" + UNKNOWN.to_bytes(4) + (newest.value() or b"")[5:]

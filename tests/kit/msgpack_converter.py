@@ -163,6 +163,9 @@ class MsgpackConverter:
     def carries_schemas(self, side: Side) -> bool | None:
         return False
 
+    def keeps_nulls(self) -> bool:
+        return True
+
     def restores_names(self) -> bool:
         return False
 

@@ -59,6 +59,7 @@ def assert_alike(quick, general):
     assert quick.applied_position == general.applied_position
     assert quick.kinds == general.kinds
     assert general.dead == []
+    assert quick.tables == general.tables
 
 
 @given(SEEDS, st.integers(1, 60), st.integers(1, 12), st.booleans())

@@ -58,6 +58,16 @@ _DAY_MS: Final = 86_400_000
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60))
 RESNAPSHOT: Final = "with `database` set lakemark takes a snapshot of it by itself; else take one"
 ENDS: Final = "dates and times before year 1 or after 9999 are the first or last one there is"
+DISAGREES: Final = (
+    "events are kept as their records say, rows of snapshots as the database does; one of them is"
+    " wrong unless the connector lags behind a change: compare the schema in the registry with the"
+    " table. A column of another name: column.propagate.source.type=.* in the connector"
+)
+HIDDEN_NULLS: Final = (
+    "value.converter.ignore.default.for.nullables=true of Confluent's converter or"
+    " value.converter.replace.null.with.default=false of JSON's keeps it NULL; with another"
+    " converter drop the default. Then take a snapshot"
+)
 REREADS: Final = (
     "with `database` set lakemark reads them by itself, a table at most once a minute; their keys "
     "are in `lakemark status --output json`"
@@ -313,9 +323,21 @@ def _notes(table: TableNow) -> Iterator[tuple[str, str]]:
         rows = "row" if table.rereads == 1 else "rows"
         counted = f"{many}{table.rereads} {rows}" if table.rereads else rows
         yield f"{counted} to be read again from the source", REREADS
+    if table.disagrees:
+        yield f"its records and the database do not agree: {table.disagrees}", DISAGREES
+    if table.hidden_nulls:
+        names = ", ".join(table.hidden_nulls)
+        yield f"NULL arrives as the default in {names}{_maybe(table.maybe_null)}", HIDDEN_NULLS
     if table.inexact:
         values = "value has" if table.inexact == 1 else "values have"
         yield f"{table.inexact:,} {values} come that the lake cannot hold: {ENDS}", ""
+
+
+def _maybe(rows: int) -> str:
+    """Say of how many rows that is in doubt."""
+    return (
+        f": {rows:,} {'row' if rows == 1 else 'rows'} came with it that may be NULL" if rows else ""
+    )
 
 
 def _newest(runs: tuple[RunNow, ...]) -> list[RunNow]:

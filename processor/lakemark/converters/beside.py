@@ -85,6 +85,10 @@ class BesideConverter:
         """See `Converter`."""
         return self._beside.carries_schemas(side)
 
+    def keeps_nulls(self) -> bool:
+        """See `Converter`."""
+        return self._beside.keeps_nulls()
+
     def restores_names(self) -> bool:
         """See `Converter`."""
         return self._beside.restores_names()

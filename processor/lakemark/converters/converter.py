@@ -148,6 +148,9 @@ class Converter(Protocol):
     def carries_schemas(self, side: Side) -> bool | None:
         """Say whether keys, or values, bring their schema; None where nobody here knows."""
 
+    def keeps_nulls(self) -> bool:
+        """Say whether NULL is NULL in columns that have a default; False if nobody here knows."""
+
     def restores_names(self) -> bool:
         """Say whether columns that the connector renames come with the names that it propagates.
 

@@ -10,7 +10,10 @@ from types import MappingProxyType
 from typing import Final
 
 from lakemark.converters.converter import Converter
+from lakemark.converters.hidden_nulls import defaults_of
 from lakemark.errors import TableError
+from lakemark.model.agreement import disagreement
+from lakemark.model.decoding import TableReport
 from lakemark.model.events import Headers, Kind
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
@@ -56,6 +59,28 @@ def schema_of(
         if names and names != schema.key:
             schema = replace(schema, key=names)
     return None if schema is None else schema.with_numerics(numerics.get(table, ()))
+
+
+def compare(
+    report: TableReport,
+    converter: Converter,
+    raw_schema: bytes,
+    schema: TableSchema,
+    known: TableSchema | None,
+) -> None:
+    """Report of records' own schema what there is to know of a table.
+
+    Args:
+        report: of the table.
+        converter: reads the records.
+        raw_schema: that they bring.
+        schema: the table's columns by it.
+        known: the table's columns by catalog or file; None if nobody knows them.
+    """
+    report.brought, report.other_schema = True, b""
+    report.hidden_nulls = () if converter.keeps_nulls() else tuple(defaults_of(raw_schema))
+    if known is not None and disagreement(schema, known):
+        report.other_schema = schema.to_json()
 
 
 def schema_for(

@@ -25,6 +25,8 @@ ANOTHER_FORM: Final = "another-form"
 """Code of a record that has not the form of its connector's converter, as far as that is known."""
 CONVERTER_CHECK: Final = "converter-check"
 """Code of a table with such records, whose connector is to be asked for its converter."""
+FEW_ROWS: Final = 100
+"""Rows of a table and batch that are read again though nothing is known to be wrong with them."""
 REPORT: Final = "report"  # kind of a row of a batch's results
 
 Side = Literal["key", "value"]
@@ -285,6 +287,12 @@ class TableReport:
         reread: canonical keys whose rows miss an event.
         stop: code and reason.
         doubt: why any row may be wrong; empty if none is.
+        brought: whether its records have brought a schema.
+        other_schema: that of its newest records (`TableSchema.to_json`), where it does not agree
+            with the one that is known of the table; else empty.
+        hidden_nulls: columns whose NULL these records have as the column's default.
+        maybe_null: rows that have the default in one of these columns.
+        maybe_null_keys: canonical keys of the first of them.
     """
 
     events: int = 0
@@ -302,6 +310,11 @@ class TableReport:
     reread: list[str] = field(default_factory=list)
     stop: tuple[str, str] | None = None
     doubt: str = ""
+    brought: bool = False
+    other_schema: bytes = b""
+    hidden_nulls: tuple[str, ...] = ()
+    maybe_null: int = 0
+    maybe_null_keys: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)

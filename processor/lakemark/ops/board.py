@@ -398,6 +398,9 @@ class Board:
             behind,
             round(pace.now(self._clock()), 3) if (pace := self._paces.get(name)) else None,
             entry.size.clamped,
+            entry.disagrees,
+            entry.hidden_nulls,
+            entry.size.maybe_null,
         )
 
     def _now_ms(self) -> int:

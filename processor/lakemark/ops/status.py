@@ -69,6 +69,9 @@ class TableNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One table; `rereads` are rows to be read again, `more_rereads` says that not all are known.
 
     `inexact` counts dates and times of its events so far that the lake cannot hold.
+    `disagrees` says how its newest records and the database differ about its columns;
+    `hidden_nulls` are columns whose NULL these records have as the column's default; `maybe_null`
+    counts rows that came with such a default and were not read again.
     `resnapshot` says why it may hold rows that the source no longer has. `events_per_second` is of
     the last minute, and null where only the topics were asked.
     """
@@ -93,6 +96,9 @@ class TableNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lag: Lag = Lag()
     events_per_second: float | None = None
     inexact: int = 0
+    disagrees: str = ""
+    hidden_nulls: tuple[str, ...] = ()
+    maybe_null: int = 0
 
 
 class SourceProblem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from lakemark.converters.converter import OUT_OF_RANGE, WRONG_TYPE
-from lakemark.converters.record_schema import schema_for
+from lakemark.converters.hidden_nulls import note_defaults
+from lakemark.converters.record_schema import compare, schema_for
 from lakemark.converters.registry import converter_of
 from lakemark.model import change_batch, fills
 from lakemark.model.decoding import (
@@ -331,7 +332,9 @@ class _Work:
                 self.out.packets.append((table, change_batch.truncates(truncates, table=table)))
             rowful = [i for i in indices if heads.kind[i] != Kind.TRUNCATE]
         for run in _schema_runs(rowful, self._written_by(table, rowful)):
-            schema = self._schema(table, run)
+            schema, raw = self._schema(table, run), heads.schema[run[0]]
+            if isinstance(schema, TableSchema) and raw is not None:
+                compare(report, self.converter, raw, schema, self.plan.schemas.get(table))
             young = self.plan.fills.get(table) if heads.schema[run[0]] is None else None
             if isinstance(schema, TableSchema) and young:
                 columns = {i: self._columns(i) for i in run}
@@ -339,7 +342,18 @@ class _Work:
                     self._add(table, report, fold(alike, self.raw, older, self.plan.modes))
                     self._doubt(table, report, alike, odd)
             elif isinstance(schema, TableSchema):
-                self._add(table, report, fold(run, self.raw, schema, self.plan.modes))
+                folded = fold(run, self.raw, schema, self.plan.modes)
+                self._add(table, report, folded)
+                if raw is not None:
+                    for packet in folded.packets:
+                        note_defaults(
+                            report,
+                            packet,
+                            converter=self.converter,
+                            raw_schema=raw,
+                            schema=schema,
+                            modes=self.plan.modes,
+                        )
             else:
                 report.stop = schema
                 return

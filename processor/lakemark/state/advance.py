@@ -6,12 +6,15 @@ from functools import partial
 from typing import Final
 
 import msgspec
+import structlog
 
 from lakemark.connectors.catalog_changes import Cascades
 from lakemark.model import positions
-from lakemark.model.decoding import CONVERTER_CHECK, LOG_CHANGED, REPORT, Report
+from lakemark.model.agreement import disagreement
+from lakemark.model.decoding import CONVERTER_CHECK, LOG_CHANGED, REPORT, Report, TableReport
 from lakemark.model.fills import UNSEEN
 from lakemark.model.offsets import EARLIEST, Offsets
+from lakemark.model.schema import TableSchema
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Size, Swept
@@ -20,6 +23,8 @@ from lakemark.sink.lake_plan import OUTCOME, TableOutcome
 from lakemark.state import schema_refresh, selection, tables
 from lakemark.state.table_parts import BY_CONNECTOR, StoredPosition
 from lakemark.state.tables import PipelineState, TableState
+
+log = structlog.get_logger(__name__)
 
 TABLE_STOPPED: Final = "table-stopped"
 SCHEMA_CODES: Final = frozenset({schema_refresh.UNKNOWN, "schema-check"})
@@ -372,6 +377,76 @@ def _begun_anew(state: PipelineState, reports: Sequence[Report], connector: str)
     ]
     older = any(reached.source_ts < newest for reached in streamed)
     return bool(known or older or len(times) > 1)
+
+
+def agreed(
+    state: PipelineState,
+    reports: Sequence[Report],
+    *,
+    schemas: Mapping[str, TableSchema],
+    ask: Callable[[str], None],
+    rereads: Callable[[str], bool],
+) -> None:
+    """Take into the state whether tables' records and the database agree about their columns.
+
+    Args:
+        state: the state being made.
+        reports: of the batch.
+        schemas: tables known from catalog or file.
+        ask: reads a table's schema again, where that was not done just now: the one that is known
+            may be older than the records.
+        rereads: whether rows of a table can be read again from its database.
+    """
+    newest: dict[str, TableReport] = {}
+    for report in reports:
+        for table, found in report.tables.items():
+            known = newest.get(table)
+            if found.brought and (known is None or found.newest_ts >= known.newest_ts):
+                newest[table] = found
+    for table, found in newest.items():
+        entry = state.tables.get(table)
+        if entry is not None:
+            entry.hidden_nulls = found.hidden_nulls
+            _maybe_null(
+                entry,
+                [one.tables[table] for one in reports if table in one.tables],
+                batch=state.batch,
+                rereads=rereads(table),
+            )
+            entry.disagrees = _disagreement(table, entry.disagrees, found, schemas, ask)
+
+
+def _maybe_null(
+    entry: TableState, found: Sequence[TableReport], *, batch: int, rereads: bool
+) -> None:
+    """Have rows read again that may have a default for NULL, where they are few; else count."""
+    count = sum(one.maybe_null for one in found)
+    keys = [key for one in found for key in one.maybe_null_keys]
+    if not count or (
+        count == len(keys) and rereads and entry.repair.may_be_null(keys, batch=batch)
+    ):
+        return
+    entry.size.count_maybe_null(count)
+
+
+def _disagreement(
+    table: str,
+    before: str,
+    found: TableReport,
+    schemas: Mapping[str, TableSchema],
+    ask: Callable[[str], None],
+) -> str:
+    if not found.other_schema or table not in schemas:
+        return ""
+    records = TableSchema.from_json(found.other_schema)
+    text = disagreement(records, schemas[table])
+    if not text:
+        return ""
+    ask(table)
+    text = disagreement(records, schemas[table])
+    if text and text != before:
+        log.warning("table.schemas_differ", table=table, reason=text)
+    return text
 
 
 def cascaded(

@@ -31,6 +31,7 @@ AGAIN_S: Final = 15.0  # after a failure; a connection may take `database.connec
 # a moment too early.
 RETRY_S: Final = 14.0
 LONGEST_S: Final = 600.0  # between two questions for a table that the catalog does not have
+LOOK_S: Final = 30.0  # between two questions about one whose records have another schema
 UNKNOWN: Final = "schema-unknown"
 MADE_ANEW: Final = (
     "it was made anew in the source: rows of the table that had its name before may still be here"
@@ -70,6 +71,7 @@ class Refresh:
     _not_before: dict[str, float] = field(default_factory=dict)
     _held: dict[str, float] = field(default_factory=dict)
     _waits_s: dict[str, float] = field(default_factory=dict)
+    _looks: dict[str, float] = field(default_factory=dict)
 
     def retries(self, table: str, entry: TableState) -> bool:
         """Say whether an errored table is to be tried again by the batch that begins."""
@@ -189,6 +191,12 @@ class Refresh:
             return
         self.forms.seen(found)
         self.schemas.update(found)
+
+    def look(self, table: str) -> None:
+        """Read a table's schema again, if that was not done within the last half a minute."""
+        if self.clock() >= self._looks.get(table, 0.0):
+            self._looks[table] = self.clock() + LOOK_S
+            self.again(table)
 
     def _ask(self, names: list[str]) -> dict[str, TableSchema]:
         """Ask for tables of one connector."""

@@ -12,12 +12,12 @@ Their names are those of the flat record that the progress topic has and that st
 had, see `stored_form`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Self
 
 import msgspec
 
-from lakemark.model.decoding import AppliedPosition, Report, TableReport
+from lakemark.model.decoding import FEW_ROWS, AppliedPosition, Report, TableReport
 from lakemark.model.fills import Fill
 from lakemark.model.offsets import Offsets
 from lakemark.model.positions import LOWEST
@@ -201,6 +201,7 @@ class TableCounts(msgspec.Struct, omit_defaults=True):
         unavailable: rows that lacked a column which nothing had the value of.
         newest_ts: newest source time, in microseconds since the epoch.
         committed_ms: when rows were last committed, in milliseconds since the epoch; 0 = never.
+        maybe_null: rows that came with a default which may be NULL, and were not read again.
     """
 
     rows: int = 0
@@ -213,6 +214,7 @@ class TableCounts(msgspec.Struct, omit_defaults=True):
     dead_letters: int = 0
     newest_ts: int = 0
     committed_ms: int = 0
+    maybe_null: int = 0
 
     def count(self, report: TableReport) -> None:
         """Add what a stretch had of the table."""
@@ -222,6 +224,10 @@ class TableCounts(msgspec.Struct, omit_defaults=True):
         self.clamped += report.clamped
         self.dead_letters += report.bad
         self.newest_ts = max(self.newest_ts, report.newest_ts)
+
+    def count_maybe_null(self, rows: int) -> None:
+        """Add rows with a default that may be NULL, which are not read again."""
+        self.maybe_null += rows
 
     def commit(self, outcome: TableOutcome) -> None:
         """Take what a merge says of the files."""
@@ -397,6 +403,21 @@ class TableRepair(msgspec.Struct, omit_defaults=True):
                 self.reread_keys[key] = batch
             else:
                 self.reread_missed = batch
+
+    def may_be_null(self, keys: Sequence[str], *, batch: int) -> bool:
+        """Ask for rows to be read again that may have a default for NULL; False if it is too many.
+
+        Unlike other doubts it is never answered by reading the whole table again.
+
+        Args:
+            keys: canonical ones.
+            batch: in which this is said.
+        """
+        more = [key for key in keys if key not in self.reread_keys]
+        if len(keys) > FEW_ROWS or len(self.reread_keys) + len(more) > REREAD_LIMIT:
+            return False
+        self.doubt_keys(keys, batch=batch)
+        return True
 
     def stale(self) -> frozenset[str] | None:
         """Return keys whose rows miss an event and were not read again yet; None = any row may."""

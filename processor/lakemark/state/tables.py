@@ -59,6 +59,8 @@ class TableState(msgspec.Struct, omit_defaults=True):
         since_batch: batch in which the state was entered.
         topics: that its events come in.
         asked: whether it has waited for the catalog to be asked about a new column already.
+        disagrees: how its newest records and the database differ about its columns; empty if not.
+        hidden_nulls: columns whose NULL its newest records have as the column's default.
         progress, size, files, pending, repair: see `table_parts`.
     """
 
@@ -70,6 +72,8 @@ class TableState(msgspec.Struct, omit_defaults=True):
     since_batch: int = 0
     topics: list[str] = msgspec.field(default_factory=list)
     asked: bool = False
+    disagrees: str = ""
+    hidden_nulls: tuple[str, ...] = ()
     progress: TableProgress = msgspec.field(default_factory=TableProgress)
     size: TableCounts = msgspec.field(default_factory=TableCounts)
     files: WrittenFiles = msgspec.field(default_factory=WrittenFiles)

@@ -472,3 +472,23 @@ def test_what_is_the_same_for_many_tables_is_said_once(board, capsys):
     ]
     shown = status_view.document(seen(board))
     assert sum(table["reason"].endswith("has no key") for table in shown["tables"]) == 250
+
+
+def test_a_table_shows_where_its_records_and_the_database_differ(board, capsys):
+    one, other = entry(), entry()
+    one.disagrees = "n is int32 in its records and int64 in the database"
+    other.hidden_nulls, other.size.maybe_null = ("score", "word"), 1234
+    board.tables(at(10, a=one, b=other))
+    shown = seen(board)
+    status_view.show(
+        status_view.Console(width=300), shown, topic="t", as_json=False, hide=lambda text: text
+    )
+    text = capsys.readouterr().out
+    assert f"public.a: its records and the database do not agree: {one.disagrees}" in text
+    told = "public.b: NULL arrives as the default in score, word: 1,234 rows came with it"
+    assert told in text
+    assert "ignore.default.for.nullables=true" in text
+    found = {table["name"]: table for table in status_view.document(shown)["tables"]}
+    assert found["public.a"]["disagrees"] == one.disagrees
+    assert found["public.b"]["maybe_null"] == 1234
+    assert found["public.b"]["hidden_nulls"] == ["score", "word"]

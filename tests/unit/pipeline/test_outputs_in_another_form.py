@@ -28,6 +28,7 @@ from lakemark.model.events import ANY_SOURCE, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.sink.output import transaction
 from lakemark.sink.output.publisher import OutputPlan, RowPublisher
+from lakemark.state.schema_refresh import LOOK_S
 from tests.kit.avro_records import DictSource, confluent, datum
 from tests.kit.memory_pipeline import Broker
 from tests.kit.memory_topics import MemoryTopics
@@ -374,3 +375,30 @@ def plain_events(out):
         (json.loads(m.key)["payload"]["id"], None, m.value and json.loads(m.value)["payload"])
         for m in out.records[CLEAN]
     ]
+
+
+# -- what a table says of its records' schema ------------------------------------------------------
+
+
+def test_a_table_says_that_the_database_has_another_type_than_its_records(
+    registries, monkeypatch, tmp_path
+):
+    """As where somebody has edited the schema in the registry: both are kept, in the wider type."""
+    out = MemoryTopics()
+    monkeypatch.setattr(transaction, "write", out.write)
+    shop = avro_shop(tmp_path, registries, "json", {})
+    clock = [0.0]
+    shop.pipeline.refresh.clock = lambda: clock[0]
+    shop.catalog.schemas[ORDERS] = schema_of(ORDERS, id="int4", v="int8", big="text")
+    shop.pipeline.schemas.update(shop.catalog.schemas)
+    shop.put("c", 10, 1, v=1, big="x")
+    shop.run()
+    told = "v is int32 in its records and int64 in the database"
+    assert shop.state.tables[ORDERS].disagrees == told
+    assert shop.values() == {1: 1}
+    shop.catalog.schemas[ORDERS] = schema_of(ORDERS, **COLUMNS)
+    for lsn, still in ((11, told), (12, "")):
+        shop.put("u", lsn, 1, v=2, big="x")
+        shop.run()
+        assert shop.state.tables[ORDERS].disagrees == still
+        clock[0] += LOOK_S

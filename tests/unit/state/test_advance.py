@@ -4,12 +4,15 @@ import base64
 import json
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from lakemark.connectors.postgres import positions as lsns
+from lakemark.model.columns import Column
 from lakemark.model.decoding import REPORT, Report, TableReport
 from lakemark.model.events import Learnt
 from lakemark.model.offsets import EARLIEST
+from lakemark.model.schema import TableSchema
 from lakemark.reconcile import outputs
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Swept
@@ -563,3 +566,66 @@ def test_results_by_kind_and_what_shards_hold_together():
     assert news.restarts == {T}
     assert news.held() == {"touches": 7, "parts": 3, "largest_state": 50}
     assert advance.chunks(state_of(), frozenset(), results.said).held() == {}
+
+
+# -- records and the database ----------------------------------------------------------------------
+
+
+def schema_of(kind: pa.DataType) -> TableSchema:
+    return TableSchema(T, (Column("id", pa.int64()), Column("n", kind)), ("id",))
+
+
+def told(kind: pa.DataType | None, at: int = 1, nulls: tuple[str, ...] = ()) -> Report:
+    """What a stretch says whose records have this type, which is not the one that was known."""
+    other = b"" if kind is None else schema_of(kind).to_json()
+    found = TableReport(newest_ts=at, brought=True, other_schema=other, hidden_nulls=nulls)
+    return Report(TOPIC, 0, 0, 1, "", at, {T: found}, {}, 0)
+
+
+def test_a_table_says_that_its_records_and_the_database_differ_once_both_are_as_new():
+    state, asked = state_of(), []
+    known, there = {T: schema_of(pa.int64())}, {T: schema_of(pa.int32())}
+
+    def ask(table: str) -> None:
+        asked.append(table)
+        known.update(there)
+
+    def batch(*reports: Report) -> str:
+        advance.agreed(state, reports, schemas=known, ask=ask, rereads=bool)
+        return state.tables[T].disagrees
+
+    assert batch(told(pa.int32())) == "", "the catalog was read before the column changed"
+    assert asked == [T]
+    wrong = "n is string in its records and int32 in the database"
+    assert batch(told(pa.string())) == wrong
+    assert batch(told(pa.string())) == wrong
+    assert asked == [T] * 3
+    older, newer = told(pa.string(), at=5), told(None, at=6)
+    assert batch(newer, older) == "", "the newest records count"
+    assert batch(told(pa.string())) == wrong
+    assert batch(Report(TOPIC, 0, 0, 1, "", 1, {T: TableReport()}, {}, 0)) == wrong
+    again = msgspec.json.decode(stored_form.encode(state), type=PipelineState)
+    assert again.tables[T].disagrees == wrong
+
+
+def test_a_table_says_in_which_columns_null_is_lost():
+    state = state_of()
+    advance.agreed(state, [told(None, nulls=("score",))], schemas={}, ask=pytest.fail, rereads=bool)
+    assert state.tables[T].hidden_nulls == ("score",)
+    advance.agreed(state, [told(None)], schemas={}, ask=pytest.fail, rereads=bool)
+    assert state.tables[T].hidden_nulls == ()
+
+
+@pytest.mark.parametrize(
+    ("keys", "rereads", "read", "counted"),
+    [(2, True, 2, 0), (2, False, 0, 2), (101, True, 0, 101)],
+)
+def test_rows_that_may_have_null_are_read_again_where_they_are_few(keys, rereads, read, counted):
+    state = state_of()
+    found = [f"[{at}]" for at in range(keys)]
+    report = told(None, nulls=("score",))
+    report.tables[T].maybe_null, report.tables[T].maybe_null_keys = keys, found
+    advance.agreed(state, [report], schemas={}, ask=pytest.fail, rereads=lambda _: rereads)
+    entry = state.tables[T]
+    assert (len(entry.repair.reread_keys), entry.size.maybe_null) == (read, counted)
+    assert entry.repair.reread_missed == -1, "never the whole table"

@@ -24,6 +24,9 @@ def as_json(value):
     return json.loads(msgspec.json.encode(value))
 
 
+LATER = {"disagrees", "hidden_nulls", "maybe_null"}  # what is not in the stored one
+
+
 def test_a_state_of_format_4_means_what_it_meant():
     stored = OLD.read_bytes()
     state, raw = stored_form.decode(stored), json.loads(stored)
@@ -35,9 +38,13 @@ def test_a_state_of_format_4_means_what_it_meant():
     }
     entry = state.tables[T]
     for field in msgspec.structs.fields(TableState):
+        if field.name in LATER:
+            continue
         part = getattr(entry, field.name)
         assert part != getattr(TableState(), field.name), field.name
         for inner in msgspec.structs.fields(PARTS[field.name]) if field.name in PARTS else ():
+            if inner.name in LATER:
+                continue
             assert getattr(part, inner.name) != getattr(PARTS[field.name](), inner.name), inner.name
     assert (entry.pending.batch, entry.pending.over) == (7, 8)
     assert (entry.progress.from_offsets, entry.size.rows) == ({TOPIC: {0: 10, 1: 11}}, 100)

@@ -9,6 +9,7 @@ A recursive type, and a union of several types, have no Connect schema: such a v
 JSON text.
 """
 
+import base64
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -42,6 +43,7 @@ _LOGICAL: Final[Mapping[str, str]] = {
 }
 _OF_COLUMN: Final = "__debezium.source.column."
 """How parameters begin that the connector has of a column, see `column.propagate.source.type`."""
+_NESTED: Final = frozenset({"struct", "array", "map", "union"})
 _OTHER: Final = "union"
 """A type that Connect does not have."""
 
@@ -116,6 +118,8 @@ class _Types:
         out.setdefault("name", name)
         for field in schema["fields"]:
             told = self.type(field["type"], name.rpartition(".")[0], (*within, name))
+            default = _default(field.get("default"), told["type"])
+            told = told if default is None else {**told, "default": default}
             out["fields"].append({**told, "field": source_name(field)})
         return out
 
@@ -138,6 +142,13 @@ def _described(kind: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     if parameters:
         out["parameters"] = {str(key): str(value) for key, value in parameters.items()}
     return out
+
+
+def _default(default: Any, kind: str) -> Any:
+    """Return a field's default as Connect's JSON has it; None for none, and for nested types."""
+    if default is None or kind in _NESTED:
+        return None
+    return base64.b64encode(default.encode("latin-1")).decode() if kind == "bytes" else default
 
 
 def _without_column(connect: dict[str, Any]) -> dict[str, Any]:

@@ -124,6 +124,12 @@ class AvroConverter(BesideConverter):
         named = self._options.key_class or self._options.value_class
         return not named or self._options.java_class(side) in self.java_classes
 
+    def keeps_nulls(self) -> bool:
+        """See `Converter`."""
+        if not self._is_mine("value"):
+            return self._beside.keeps_nulls()
+        return lost_values.keeps_nulls(self._options)
+
     def restores_names(self) -> bool:
         """See `Converter`: where keys and values are Avro's, or they would differ."""
         return self._is_mine("key") and self._is_mine("value")

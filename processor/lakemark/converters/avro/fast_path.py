@@ -26,7 +26,8 @@ from lakemark.converters.avro.schema_source import SchemaReference
 from lakemark.converters.avro.transcript import transcript
 from lakemark.converters.compiler import Bytes, Offsets, Whole
 from lakemark.converters.converter import Converter
-from lakemark.converters.record_schema import schema_of
+from lakemark.converters.hidden_nulls import note_defaults
+from lakemark.converters.record_schema import compare, schema_of
 from lakemark.errors import TableError
 from lakemark.model import change_batch, positions
 from lakemark.model.change_batch import SCHEMA_ID
@@ -131,7 +132,22 @@ def decode_range(
     batch = pa.RecordBatch.from_arrays(columns, ["offset", "key", "value"])
     narrow = replace(plan, schemas=schemas, definitions={}, max_event_bytes=_ANY_SIZE)
     found = reading.beside.plain_range(topic, partition, [batch], narrow)
-    if found is not None and SCHEMA_ID in plan.metadata:
+    if found is None:
+        return None
+    for table, report in found.tables.items():
+        known = plan.schemas.get(table)
+        own = schemas[table]
+        compare(report, reading.converter, form.connect, own, known)
+        for packet in (one for of, one in found.packets if of == table):
+            note_defaults(
+                report,
+                packet,
+                converter=reading.beside,
+                raw_schema=form.connect,
+                schema=own,
+                modes=plan.modes,
+            )
+    if SCHEMA_ID in plan.metadata:
         found.packets = [(table, _named(one, form.number)) for table, one in found.packets]
     return found
 

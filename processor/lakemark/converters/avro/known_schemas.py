@@ -37,7 +37,12 @@ class Form:
     @property
     def wrapper(self) -> bytes:
         """Return the beginning of a record that is wrapped with its schema."""
-        return b'{"schema":' + self.connect + b',"payload":'
+        return wrapper_of(self.connect)
+
+
+def wrapper_of(connect: bytes) -> bytes:
+    """Return the beginning of a record that is wrapped with a Connect schema."""
+    return b'{"schema":' + connect + b',"payload":'
 
 
 class KnownSchemas:

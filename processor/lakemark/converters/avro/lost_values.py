@@ -22,6 +22,11 @@ def keeps_nulls(options: ConverterOptions) -> bool:
     return (options.get("value", SWITCH) or "").lower() == "true"
 
 
+def writes_like_apicurio(options: ConverterOptions) -> bool:
+    """Say whether the converter of values is known to have no switch for it."""
+    return COMPATIBLE not in dict(options.value or ()) and options.value is not None
+
+
 def losses(options: ConverterOptions) -> Iterator[Mistake]:
     """Yield settings of the converter of values with which values are lost, or their types."""
     if options.value is None:

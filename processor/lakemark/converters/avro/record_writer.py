@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lakemark.converters.avro.datum_writer import datum_of
 from lakemark.converters.avro.framing import Framing
-from lakemark.converters.avro.known_schemas import Form, KnownSchemas
+from lakemark.converters.avro.known_schemas import Form, KnownSchemas, wrapper_of
 from lakemark.converters.avro.payloads import Payloads
 from lakemark.converters.avro.plain_datums import DatumError
 from lakemark.converters.converter import Converter, Moment
@@ -104,10 +104,12 @@ class AvroRecordWriter:
         """See `Converter.writer`; `beside` is the converter of JSON."""
         plain, prefixes = unpacked(learnt)
         self._writer = beside.writer(table, schema, modes, learnt=plain, wrapped=True)
-        self._sides: list[tuple[bytes, Form | None]] = []
-        for side, prefix in zip(("key", "value"), prefixes[table], strict=True):
+        self._sides: list[tuple[bytes, Form | None, int]] = []
+        told = zip(("key", "value"), prefixes[table], plain.tables[table], strict=True)
+        for side, prefix, connect in told:
             framed = Framing("key" if side == "key" else "value", _NO_OPTIONS).of(prefix)
-            self._sides.append((prefix, forms.of(framed.reference) if framed else None))
+            form = forms.of(framed.reference) if framed else None
+            self._sides.append((prefix, form, len(wrapper_of(connect))))
         self._table = table
 
     def reads(self, rows: pa.StructArray, moment: Moment) -> tuple[list[bytes], list[bytes]]:
@@ -125,10 +127,10 @@ class AvroRecordWriter:
         )
         return keys, values
 
-    def _datum(self, text: bytes, prefix: bytes, form: Form | None) -> bytes:
+    def _datum(self, text: bytes, prefix: bytes, form: Form | None, begin: int) -> bytes:
         if form is None:
             return text
-        payload = text[len(form.wrapper) : -1]
+        payload = text[begin:-1]
         try:
             return prefix + datum_of(form.program, payload)
         except DatumError as error:

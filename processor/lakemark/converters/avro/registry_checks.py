@@ -6,7 +6,12 @@ from typing import Final
 
 from lakemark.converters.avro import schema_references
 from lakemark.converters.avro.check_names import COPIES, HIDDEN_NULLS, OUTPUT, REGISTRY, SUBJECT
-from lakemark.converters.avro.lost_values import hidden_nulls, keeps_nulls
+from lakemark.converters.avro.lost_values import (
+    SWITCH,
+    hidden_nulls,
+    keeps_nulls,
+    writes_like_apicurio,
+)
 from lakemark.converters.avro.registry_api import MissingSchemaError, RegistryApi, api_of
 from lakemark.converters.avro.registry_settings import RegistrySettings, settings_of
 from lakemark.converters.avro.schema_copies import SchemaCopies
@@ -136,6 +141,9 @@ def _hidden_nulls(
     if keeps_nulls(options):
         return
     named = (_subject_of(topic, subjects) for topic in topics[:_LISTED])
+    hint = "drop the default, or make it NOT NULL"
+    if not writes_like_apicurio(options):
+        hint = f"set value.converter.{SWITCH}=true in the connector; or {hint}"
     for topic, subject in zip(topics, named, strict=False):
         if subject is None:
             continue
@@ -145,7 +153,7 @@ def _hidden_nulls(
             continue  # what is no Avro has no columns of ours
         if columns:
             reason = f"NULL in {', '.join(columns)} arrives as the column's default"
-            yield warning(HIDDEN_NULLS, topic, reason, "drop the default, or make it NOT NULL")
+            yield warning(HIDDEN_NULLS, topic, reason, hint)
 
 
 def _copies(api: RegistryApi, settings: RegistrySettings) -> Iterator[Finding]:

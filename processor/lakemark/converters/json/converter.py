@@ -87,6 +87,10 @@ class JsonConverter:
         told = self._options.key if side == "key" else self._options.value
         return None if told is None else self._is_on(side, _SCHEMAS)
 
+    def keeps_nulls(self) -> bool:
+        """See `Converter`."""
+        return not self._is_on("value", _NULLS)
+
     def restores_names(self) -> bool:
         """See `Converter`."""
         return False

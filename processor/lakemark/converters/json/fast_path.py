@@ -23,12 +23,13 @@ import pyarrow as pa
 from lakemark.converters import compiler
 from lakemark.converters.compiler import Bytes, Offsets, Whole
 from lakemark.converters.converter import Converter
+from lakemark.converters.hidden_nulls import note_defaults
 from lakemark.converters.json import envelope, keys
 from lakemark.converters.json.compiled import scan_cells, scan_events
 from lakemark.converters.json.compiled.scan_json import DIGITS
 from lakemark.converters.json.rows import Layout, layout
 from lakemark.converters.json.values import Codec, nullable
-from lakemark.converters.record_schema import schema_for
+from lakemark.converters.record_schema import compare, schema_for
 from lakemark.model import change_batch, decoding, positions
 from lakemark.model import columns as columns_of
 from lakemark.model.civil import Tally
@@ -154,7 +155,18 @@ def decode_range(
             deletes=int((events.op == _DELETE).sum()),
             updates=int((events.op == _UPDATE).sum()),
         )
+        if raw_schema:
+            compare(report, converter, raw_schema, schema, plan.schemas.get(table))
         packet, report.clamped = _packet(values, names, events, schema, plan)
+        if raw_schema:
+            note_defaults(
+                report,
+                packet,
+                converter=converter,
+                raw_schema=raw_schema,
+                schema=schema,
+                modes=plan.modes,
+            )
     except _NotPlainError:
         return None
     kinds = {int(Kind.CHANGE): len(events.rows)}

@@ -120,6 +120,8 @@ def test_a_default_stands_where_connect_s_converters_put_it():
         {"name": "n", "type": [{"type": "int", "connect.default": 7}, "null"], "default": 7},
         {"name": "b", "type": {"type": "bytes", "connect.default": "ÿ"}, "default": "ÿ"},
     ]
+    read = connect_schema({**avro_schema(schema), "name": "R"})["fields"]
+    assert [field.get("default") for field in read] == [7, "/w=="]
 
 
 @pytest.mark.parametrize(("scale", "logical"), [(2, "decimal"), (5, None), (-2, None)])

@@ -3,21 +3,26 @@
 import base64
 import json
 from collections import Counter
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from lakemark.converters.avro.converter import AvroConverter
 from lakemark.converters.avro.schema_source import SchemaReference
 from lakemark.converters.json.converter import JsonConverter
-from lakemark.model.decoding import Records, StretchPlan
+from lakemark.converters.record_schema import compare
+from lakemark.model.decoding import ConverterOptions, Records, StretchPlan, TableReport
 from lakemark.model.events import Kind, SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.schema import TableSchema
 from tests.kit.avro_records import DictSource
 from tests.kit.golden import GOLDEN, text
 
 MODES = HandlingModes()
 NAMES = {"postgres": ("postgresql", "pga"), "mariadb": ("mariadb", "mariaa")}
 AVRO = GOLDEN / "avro"
+CONFLUENT = "io.confluent.connect.avro.AvroConverter"
 CLOCK = "updated"
 """A column that has the time at which the statement ran."""
 
@@ -145,3 +150,26 @@ def test_the_other_framings_of_apicurio_are_read(framing, ids):
         rows = converter.rows([heads.after[0]], schema, MODES)
         assert rows.bad == []
         assert rows.columns.to_pylist()[0]["name"] in {"Ann", "Bob", "Cy", "Cy2"}
+
+
+@pytest.mark.parametrize("switch", ["true", "false"])
+def test_a_real_converters_schema_tells_the_columns_whose_null_is_lost(switch):
+    """`score` may be NULL and has a default; the converter wrote the default for NULL."""
+    reader = converter_of("mariadb")
+    samples = [one for one in recorded("mariadb") if "customers" in one["topic"]]
+    told = ConverterOptions(
+        value=(("ignore.default.for.nullables", switch),),
+        value_class=CONFLUENT,
+        key_class=CONFLUENT,
+    )
+    reader = reader.of(told)
+    heads = reader.headers(records_of("t", samples), plan_of(*NAMES["mariadb"]))
+    at = next(at for at, schema in enumerate(heads.schema) if schema)
+    schema = reader.schema_of("shop.customers", heads.schema[at], None)
+    report = TableReport()
+    compare(report, reader, heads.schema[at], schema, replace(schema, columns=schema.columns[1:]))
+    assert report.hidden_nulls == (() if switch == "true" else ("score",))
+    assert report.other_schema == b"", "a column that only one of them has is no difference"
+    other = tuple(replace(c, type=pa.string()) if c.name == "id" else c for c in schema.columns)
+    compare(report, reader, heads.schema[at], schema, replace(schema, columns=other))
+    assert TableSchema.from_json(report.other_schema) == schema

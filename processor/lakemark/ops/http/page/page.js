@@ -193,6 +193,8 @@ function trouble() {
       doubts.push([table.name, table.code, table.reason, table.hint, null, true]);
     if (table.resnapshot)
       doubts.push([table.name, "", "May hold rows that the source no longer has: " + table.resnapshot, "with `database` set lakemark takes a snapshot of it by itself; else take one", null, true]);
+    if (table.disagrees)
+      doubts.push([table.name, "", "Its records and the database do not agree: " + table.disagrees, "events are kept as their records say, rows of snapshots as the database does: compare the schema in the registry with the table", null, true]);
     if (table.rereads || table.more_rereads)
       doubts.push([table.name, "", unread(table) + " to be read again from the source", "with `database` set lakemark reads them by itself, a table at most once a minute; their keys are in `lakemark status --output json`", null, true]);
   }
