@@ -264,7 +264,10 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that can never be decoded: where it stands, why, and its original bytes."""
+    """A record that can never be decoded: where it stands, why, and its original bytes.
+
+    `headers` are those of the record that say how it is read.
+    """
 
     topic: str
     partition: int
@@ -274,6 +277,7 @@ class DeadLetter:
     key: bytes | None
     value: bytes | None
     table: str = ""
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 @dataclass(slots=True)

@@ -28,6 +28,7 @@ class Letter:
         written: when the letter was written; None where the broker does not say.
         size: bytes of the value.
         key, value: the original bytes; not in what `ls` shows, so not in what `repr` does.
+        headers: of the record, those that say how it is read.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Letter:
     size: int = 0
     key: bytes | None = field(default=None, repr=False)
     value: bytes | None = field(default=None, repr=False)
+    headers: tuple[tuple[str, bytes | str | None], ...] = ()
 
     @property
     def table(self) -> str:
@@ -123,6 +125,7 @@ def letter_of(
             size=len(value or b""),
             key=key,
             value=value,
+            headers=tuple(one for one in headers if not one[0].startswith(_PREFIX)),
         )
     except (KeyError, ValueError):
         return None

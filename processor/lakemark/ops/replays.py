@@ -14,6 +14,9 @@ from typing import Any, Final
 from lakemark.converters.converter import Converter
 from lakemark.errors import LakemarkError, TableError
 from lakemark.model.columns import Column
+from lakemark.model.decoding import Records, StretchPlan
+from lakemark.model.events import ANY_SOURCE
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.model.topic_owners import TopicOwners
 from lakemark.ops.dead_letters import Letter
@@ -137,7 +140,7 @@ def _sort(
     """Sort the letters of a table that has a key into the replay."""
     entry = Rereading(table)
     columns = [schema.column(name) for name in schema.key]
-    canonical = converter.canonical_keys([letter.key for letter in letters], schema)
+    canonical = converter.canonical_keys(_keys(letters, converter), schema)
     for letter, key in zip(letters, canonical, strict=True):
         text = None if key is None else _text(key, columns, key_texts)
         if text is None:
@@ -147,6 +150,17 @@ def _sort(
         entry.letters.append(letter.id)
     if entry.keys:
         replay.rereadings.append(entry)
+
+
+def _keys(letters: Sequence[Letter], converter: Converter) -> Sequence[bytes | None]:
+    """Return the letters' keys so that each can be read without its headers."""
+    keys = [letter.key for letter in letters]
+    if not any(letter.headers for letter in letters):
+        return keys
+    headers = [[{"key": n, "value": value} for n, value in one.headers] for one in letters]
+    count = len(keys)
+    records = Records("", 0, [*range(count)], keys, [None] * count, [*headers])
+    return converter.headers(records, StretchPlan(ANY_SOURCE, HandlingModes())).readable(keys)
 
 
 def _text(canonical: bytes, columns: Sequence[Column], key_texts: KeyTexts) -> Key | None:

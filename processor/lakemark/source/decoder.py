@@ -168,9 +168,14 @@ class _Work:
                 records.offsets[index],
                 reason,
                 detail,
-                self.keys[index],
+                records.keys[index],
                 records.values[index],
                 table,
+                tuple(
+                    (header["key"], header["value"])
+                    for header in records.headers[index] or ()
+                    if header["key"] in self.converter.read_headers
+                ),
             )
         )
         if table:

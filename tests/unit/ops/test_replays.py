@@ -6,13 +6,20 @@ import pytest
 
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.connectors.postgres.key_sql import key_texts
+from lakemark.converters.avro.converter import AvroConverter
+from lakemark.converters.json.converter import JsonConverter
 from lakemark.converters.registry import CONVERTERS, JSON
+from lakemark.model.decoding import ConverterChoice, Records, StretchPlan
+from lakemark.model.events import SourceIdentity
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
 from lakemark.ops import replays
-from lakemark.ops.dead_letters import Letter
+from lakemark.ops.dead_letters import Letter, letter_of
+from lakemark.sink.output import dead_letter
 from lakemark.snapshot import signal_validation
 from lakemark.snapshot.signals import ExecuteSnapshot, read
+from lakemark.source import decoder
+from tests.kit.avro_records import DictSource, datum
 
 ORDERS, PARTS, ODD = "public.orders", "public.parts", "public.o d+"
 
@@ -133,3 +140,32 @@ def test_many_keys_are_several_signals_that_a_broker_takes():
     assert len(parts) > 1
     assert max(map(len, parts)) < 1_000_000
     assert sum(len(json.loads(part)["keys"]) for part in parts) == 9
+
+
+# -- records that only their headers make readable -------------------------------------------------
+
+NAME = "avro-by-headers"
+KEY = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}
+
+
+@pytest.mark.parametrize("kind", ["globalId", "contentId"])
+def test_a_letter_keeps_the_headers_by_which_its_record_is_read(monkeypatch, kind):
+    """Bytes without an id say nothing by themselves: neither the key, nor the value once mended."""
+    source = DictSource()
+    number = source.put(KEY, kind.removesuffix("Id"))
+    converter = AvroConverter(JsonConverter(), lambda _: source)
+    monkeypatch.setitem(CONVERTERS, NAME, converter)
+    told = {f"apicurio.key.{kind}": number, f"apicurio.value.{kind}": 4711}
+    headers = [{"key": n, "value": v.to_bytes(8)} for n, v in told.items()]
+    key = datum(KEY, {"id": 7})
+    plan = StretchPlan(SourceIdentity("", "shop"), HandlingModes(), converter=ConverterChoice(NAME))
+    records = Records(f"shop.{ORDERS}", 0, [5], [key], [b"\2\2"], [headers])
+    (dead,) = decoder.decode_range(records, plan).dead
+    assert (dead.reason, dead.key, dead.value) == ("schema-not-found", key, b"\2\2")
+    found = letter_of(dead.key, dead.value, dead_letter.headers(dead), 0)
+    assert found is not None
+    assert dict(found.headers) == {one["key"]: one["value"] for one in headers}
+    replay = replays.planned(
+        [found], SCHEMAS, prefix="shop", converter=converter, key_texts=key_texts
+    )
+    assert keys(replay) == {ORDERS: [("7",)]}

@@ -20,7 +20,10 @@ DEADLINE_S = 30.0  # for the broker to take them all; then the batch is tried ag
 
 
 def headers(letter: DeadLetter) -> list[tuple[str, str | bytes | None]]:
-    """The headers of a dead letter; the id is the same however often it is written."""
+    """The headers of a dead letter, those by which it is read among them.
+
+    The id is the same however often it is written.
+    """
     place = f"{letter.topic}-{letter.partition}-{letter.offset}"
     fields = {
         "lakemark.id": place,
@@ -31,7 +34,8 @@ def headers(letter: DeadLetter) -> list[tuple[str, str | bytes | None]]:
         "lakemark.partition": str(letter.partition),
         "lakemark.offset": str(letter.offset),
     }
-    return [(name, value.encode("utf-8", "replace")) for name, value in fields.items()]
+    ours = [(name, value.encode("utf-8", "replace")) for name, value in fields.items()]
+    return [*ours, *letter.headers]
 
 
 def write(letters: Sequence[DeadLetter], *, topic: str, client: Mapping[str, Any]) -> None:
