@@ -11,6 +11,7 @@ registry that does not take it stops the table, and a consumer never meets a num
 look up. Equal schemas have one number, so a record that is written again is the same.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +24,7 @@ from lakemark.converters.avro.known_schemas import KnownSchemas
 from lakemark.converters.avro.plain_datums import DatumError
 from lakemark.converters.avro.program import Program, SchemaError, program_of
 from lakemark.converters.avro.schema_source import (
+    RECHECK_S,
     SchemaReference,
     SchemaRefusedError,
     SchemaRegistry,
@@ -64,6 +66,7 @@ class Issuing:
         self._framings = {side: Framing(side, options) for side in ("key", "value")}
         self._numbers: dict[tuple[str, Side, SchemaReference], int] = {}
         self._written: dict[tuple[str, Side, bytes], WrittenBy] = {}
+        self._until = float("-inf")  # so long the numbers count
 
     def issued(self, departing: Departing, origin: Origin | None) -> list[bytes | None]:
         """Return keys or values in Avro, see `Converter.issued`.
@@ -72,6 +75,7 @@ class Issuing:
             departing: with them.
             origin: of those that are in Avro already; None where none can be.
         """
+        self._forget_old()
         out: list[bytes | None] = [*departing.raws]
         others: list[int] = []
         for index, raw in enumerate(departing.raws):
@@ -87,6 +91,14 @@ class Issuing:
             if data is not None:
                 out[index] = self._made(departing, data)
         return out
+
+    def _forget_old(self) -> None:
+        """Ask for the numbers again from time to time: a registry may have been set up anew."""
+        now = time.monotonic()
+        if now >= self._until:
+            self._numbers.clear()
+            self._written.clear()
+            self._until = now + RECHECK_S
 
     def _kept(self, departing: Departing, index: int, raw: bytes, origin: Origin) -> bytes | None:
         """Return a key or a value that is Avro already, as it goes out; None for any other."""

@@ -40,8 +40,12 @@ from lakemark.converters.avro.registry_api import (
 )
 from lakemark.converters.avro.registry_settings import RegistrySettings, settings_of
 from lakemark.converters.avro.schema_copies import SchemaCopies
-from lakemark.converters.avro.schema_source import SchemaNotFoundError, SchemaReference
-from lakemark.errors import LakemarkError
+from lakemark.converters.avro.schema_source import (
+    RECHECK_S,
+    SchemaNotFoundError,
+    SchemaReference,
+)
+from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model.decoding import ConverterOptions
 
 # A request takes `timeout_s` at most: with 10 s and pauses of 0.5 + 1 + 2 s a registry that does
@@ -80,7 +84,8 @@ class RegistrySource:
         self._api: RegistryApi = api_of(settings)
         self._copies = SchemaCopies(settings.folder, settings.urls[0])
         self._known: dict[SchemaReference, str] = {}
-        self._registered: dict[tuple[str, str], int] = {}
+        self._registered: dict[tuple[str, str], tuple[int, float]] = {}  # until when
+        self._no_rechecks_until = float("-inf")
         self._absent: dict[SchemaReference, float] = {}  # until when, by a monotonic clock
         self._rests_until = float("-inf")
         self._lock = threading.Lock()
@@ -102,16 +107,30 @@ class RegistrySource:
         return text
 
     def register(self, subject: str, text: str) -> int:
-        """See `SchemaSource`; each is said to the registry once in this process.
+        """See `SchemaRegistry`; each is said to the registry once in `RECHECK_S`.
+
+        A registry that was set up anew gets it again so. While it is away, the number that it gave
+        counts on.
 
         Raises:
             SchemaRefusedError: it is not taken.
             DependencyError: `registry-unavailable`, `registry-refused`.
         """
-        number = self._registered.get((subject, text))
-        if number is None:
-            number = self._answered(partial(self._api.register, subject, text))
-            self._registered[subject, text] = number
+        known, until = self._registered.get((subject, text), (None, 0.0))
+        now = time.monotonic()
+        if known is not None and now < max(until, self._no_rechecks_until):
+            return known
+        try:
+            question = partial(self._api.register, subject, text)
+            number = self._answered(question) if known is None else question()
+        except DependencyError:
+            if known is None:
+                raise
+            self._no_rechecks_until = time.monotonic() + _ABSENT_S
+            return known
+        if known not in {None, number}:
+            log.warning("registry.number_changed", subject=subject, was=known, now=number)
+        self._registered[subject, text] = number, time.monotonic() + RECHECK_S
         return number
 
     def _fetched(self, reference: SchemaReference) -> str:

@@ -177,6 +177,7 @@ class CompatibleApi:
         )
 
         schema = Schema(text, _AVRO)
+        self._client.clear_caches()  # it would answer instead of a registry that was set up anew
         with _translated(self._settings):
             try:
                 question = partial(self._client.register_schema, subject, schema)

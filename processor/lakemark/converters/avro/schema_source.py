@@ -9,6 +9,8 @@ from lakemark.errors import TableError
 
 NOT_FOUND: Final = "schema-not-found"
 REFUSED_SCHEMA: Final = "output-schema-refused"
+RECHECK_S: Final = 300.0
+"""For so long a schema that was registered counts as registered: a registry may come back empty."""
 
 
 class SchemaReference(NamedTuple):

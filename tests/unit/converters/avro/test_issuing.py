@@ -1,12 +1,18 @@
 """What of Avro stays byte for byte on its way out, and what stands before the datum of the rest."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from lakemark.converters.avro import issuing
 from lakemark.converters.avro.converter import AvroConverter
 from lakemark.converters.avro.framing import Framing
-from lakemark.converters.avro.schema_source import SchemaReference, SchemaRefusedError
+from lakemark.converters.avro.schema_source import (
+    RECHECK_S,
+    SchemaReference,
+    SchemaRefusedError,
+)
 from lakemark.converters.converter import Departing
 from lakemark.converters.json.converter import JsonConverter
 from lakemark.model.decoding import ConverterOptions
@@ -88,3 +94,23 @@ def test_a_number_stands_before_a_datum_as_the_converter_of_the_registry_writes_
     assert framing.prefix(7) == prefix
     found = framing.of(prefix + b"datum")
     assert (found.reference.number, found.begin) == (7, len(prefix))
+
+
+def test_numbers_are_asked_for_again_from_time_to_time(source, avro, monkeypatch):
+    """A registry may have been set up anew: what is written next gets the number that counts now."""
+    clock = [0.0]
+    monkeypatch.setattr(issuing, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    schema = b'{"type":"struct","name":"Key","fields":[{"type":"int64","field":"id"}]}'
+    raws = [b'{"schema":' + schema + b',"payload":{"id":1}}']
+
+    def number():
+        return int.from_bytes(avro.issued(leaving(JsonConverter(), raws))[0][1:5])
+
+    before = number()
+    source.texts.clear()
+    source.put({"type": "long"})
+    source.put({"type": "double"})
+    source.put({"type": "int"})
+    assert number() == before
+    clock[0] = RECHECK_S
+    assert number() == 4 != before

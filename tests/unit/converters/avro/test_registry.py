@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,6 +22,7 @@ from lakemark.converters.avro.registry_settings import (
 )
 from lakemark.converters.avro.schema_copies import SchemaCopies
 from lakemark.converters.avro.schema_source import (
+    RECHECK_S,
     SchemaNotFoundError,
     SchemaReference,
     SchemaRefusedError,
@@ -487,6 +489,26 @@ def test_a_schema_is_registered_once_in_a_process_and_equal_ones_have_one_number
     assert {name: len(numbers) for name, numbers in registry.subjects.items()} == {
         "a-value": 2, "b-value": 1,
     }  # fmt: skip
+
+
+def test_a_registry_that_comes_back_empty_gets_the_schema_again(registry, told, monkeypatch):
+    """What is written by the number that it gave before would be another schema's there."""
+    clock = [0.0]
+    monkeypatch.setattr(registries, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    source = RegistrySource(told)
+    before = source.register("a-value", LONG)
+    registry.ids.clear()
+    registry.subjects.clear()
+    registry.add(before, '{"type":"int"}')
+    assert source.register("a-value", LONG) == before, "nobody has asked"
+    clock[0], registry.status = RECHECK_S, 503
+    asked = len(registry.asked)
+    assert [source.register("a-value", LONG) for _ in range(3)] == [before] * 3, "it is away"
+    assert len(registry.asked) == asked + 1, "a batch does not wait for it"
+    clock[0], registry.status = 2 * RECHECK_S, 0
+    after = source.register("a-value", LONG)
+    assert after != before
+    assert registry.ids[after]["schema"] == LONG
 
 
 @pytest.mark.parametrize("status", [409, 422])
