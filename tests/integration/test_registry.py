@@ -267,3 +267,15 @@ def test_a_schema_that_is_not_compatible_is_refused_in_the_registrys_words(serve
         source.register(subject, '{"type": "record"}')
     httpx.put(f"{server.compatible_url}/config/{subject}", json={"compatibility": "NONE"})
     assert source.register(subject, record("R", x="long", y="string")) != number
+
+
+@pytest.mark.parametrize("api", ["told", "own", "newest"])
+def test_where_nothing_is_registered_what_is_there_is_found(server, request, api):
+    subject, settings = f"looked.up.{api}-value", request.getfixturevalue(api)
+    there = RegistrySource(settings).register(subject, record("R", x="long"))
+    source = RegistrySource(replace(settings, registers=False))
+    assert source.register(subject, record("R", x="long")) == there
+    with pytest.raises(SchemaRefusedError, match=r"auto\.register\.schemas is false"):
+        source.register(subject, record("R", x="long", y="string"))
+    with pytest.raises(SchemaRefusedError, match=r"auto\.register\.schemas is false"):
+        source.register(f"{subject}.other", record("R", x="long"))

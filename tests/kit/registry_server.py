@@ -93,8 +93,9 @@ class ScriptedRegistry:
     def _compatible(self, path: str, _: dict[str, list[str]]) -> tuple[int, Any]:
         if path == "subjects":
             return 200, sorted(self.subjects)
-        if self.posted and (found := re.fullmatch(r"subjects/([^/]+)/versions", path)):
-            return 200, {"id": self._register(unquote(found[1]), self.posted)}
+        if self.posted and (found := re.fullmatch(r"subjects/([^/]+)(/versions)?", path)):
+            register = self._registered if found[2] else self._looked_up
+            return register(unquote(found[1]))
         if found := re.fullmatch(r"schemas/ids/(\d+)", path):
             gone = {"error_code": 40403, "message": f"Schema {found[1]} not found"}
             document = self.ids.get(int(found[1]))
@@ -120,6 +121,15 @@ class ScriptedRegistry:
             return 200, {"is_compatible": takes}
         refusal = {"message": "Incompatible", "causes": [{"description": "a field"}]}
         return (200, {}) if takes else (409, refusal)
+
+    def _registered(self, subject: str) -> tuple[int, Any]:
+        return 200, {"id": self._register(subject, self.posted)}
+
+    def _looked_up(self, subject: str) -> tuple[int, Any]:
+        for number in self.subjects.get(subject, []):
+            if self.ids[number]["schema"] == self.posted["schema"]:
+                return 200, {"subject": subject, "id": number, "version": 1, **self.ids[number]}
+        return 404, {"error_code": 40403, "message": "Schema not found"}
 
     def _register(self, subject: str, document: dict[str, Any]) -> int:
         known = (number for number, other in self.ids.items() if other == document)

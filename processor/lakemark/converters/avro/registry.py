@@ -38,12 +38,13 @@ from lakemark.converters.avro.registry_api import (
     RegistryPart,
     api_of,
 )
-from lakemark.converters.avro.registry_settings import RegistrySettings, settings_of
+from lakemark.converters.avro.registry_settings import REGISTERS, RegistrySettings, settings_of
 from lakemark.converters.avro.schema_copies import SchemaCopies
 from lakemark.converters.avro.schema_source import (
     RECHECK_S,
     SchemaNotFoundError,
     SchemaReference,
+    SchemaRefusedError,
 )
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model.decoding import ConverterOptions
@@ -121,7 +122,7 @@ class RegistrySource:
         if known is not None and now < max(until, self._no_rechecks_until):
             return known
         try:
-            question = partial(self._api.register, subject, text)
+            question = partial(self._numbered, subject, text)
             number = self._answered(question) if known is None else question()
         except DependencyError:
             if known is None:
@@ -132,6 +133,20 @@ class RegistrySource:
             log.warning("registry.number_changed", subject=subject, was=known, now=number)
         self._registered[subject, text] = number, time.monotonic() + RECHECK_S
         return number
+
+    def _numbered(self, subject: str, text: str) -> int:
+        """Return the number of a schema, registered unless the settings leave that to others."""
+        if self._settings.registers:
+            return self._api.register(subject, text)
+        try:
+            return self._api.registered(subject, text)
+        except MissingSchemaError as error:
+            raise SchemaRefusedError(
+                f"{subject} does not have the newest schema of its records, and {REGISTERS[0]} is"
+                f" false: nobody registers it in {self._settings.urls[0]}",
+                hint=f"register it there, or set output.converter: {{{REGISTERS[0]}: true}}; then:"
+                " lakemark table resume TABLE",
+            ) from error
 
     def _fetched(self, reference: SchemaReference) -> str:
         if time.monotonic() < self._absent.get(reference, 0):

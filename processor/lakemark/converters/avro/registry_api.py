@@ -105,6 +105,9 @@ class RegistryApi(Protocol):
             Empty where it would; None where it cannot say.
         """
 
+    def registered(self, subject: str, text: str) -> int:
+        """Return the number of a schema that the subject has already."""
+
 
 def api_of(settings: RegistrySettings) -> RegistryApi:
     """Return the API that a registry is spoken to by; it connects with the first call."""
@@ -207,6 +210,16 @@ class CompatibleApi:
                 if error.http_status_code in _UNSAID:
                     return None
                 raise
+
+    def registered(self, subject: str, text: str) -> int:
+        """See `RegistryApi`."""
+        from confluent_kafka.schema_registry import Schema  # noqa: PLC0415 - see `_client`
+
+        schema = Schema(text, _AVRO)
+        self._client.clear_caches()
+        with _translated(self._settings):
+            question = partial(self._client.lookup_schema, subject, schema)
+            return int(_within(self._settings, question).schema_id)
 
     def _asked(self, question: Callable[[], Any]) -> FoundSchema:
         with _translated(self._settings):
@@ -315,6 +328,23 @@ class ApicurioApi:
             _require_success(self._url, answer.status_code)
             return ""
 
+    def registered(self, subject: str, text: str) -> int:
+        """See `RegistryApi`."""
+        number = f"{self._settings.numbers}Id"
+        headers = {"Content-Type": "application/json"}
+        query: dict[str, str] = {}
+        path = f"{self._artifact(subject)}/meta"
+        if not self._is_old:
+            path, query = "search/versions", {"groupId": "default", "artifactId": subject}
+        post = partial(self._client.post, path, params=query, headers=headers, content=text)
+        with _translated(self._settings):
+            told = self._taken(_within(self._settings, post)).json()
+            if self._is_old:
+                return int(told[number])
+            if not told["versions"]:
+                raise _unknown(self._url)
+            return int(told["versions"][0][number])
+
     def _artifact(self, subject: str, group: str = "") -> str:
         return f"groups/{quote(group or 'default', safe='')}/artifacts/{quote(subject, safe='')}"
 
@@ -334,15 +364,20 @@ class ApicurioApi:
 
     def _get(self, path: str, query: dict[str, int] | None = None) -> httpx.Response:
         with _translated(self._settings):
-            answer = _within(self._settings, lambda: self._client.get(path, params=query))
-            if answer.headers.get("Content-Type", "").startswith("text/html"):
-                raise _odd(self._url)
-            if answer.status_code == _MISSING:
-                if _THING_MISSING.fullmatch(str(answer.json().get("name"))):
-                    raise _unknown(self._url)
-                raise _odd(self._url)
-            _require_success(self._url, answer.status_code)
-            return answer
+            return self._taken(
+                _within(self._settings, lambda: self._client.get(path, params=query))
+            )
+
+    def _taken(self, answer: httpx.Response) -> httpx.Response:
+        """Return an answer that says what was asked for, or raise why it does not."""
+        if answer.headers.get("Content-Type", "").startswith("text/html"):
+            raise _odd(self._url)
+        if answer.status_code == _MISSING:
+            if _THING_MISSING.fullmatch(str(answer.json().get("name"))):
+                raise _unknown(self._url)
+            raise _odd(self._url)
+        _require_success(self._url, answer.status_code)
+        return answer
 
 
 def _said(answer: httpx.Response) -> str:

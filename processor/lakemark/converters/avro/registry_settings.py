@@ -29,6 +29,8 @@ USE_ID: Final = "apicurio.registry.use-id"
 TIMEOUT: Final = "registry.timeout"
 GRACE: Final = "registry.grace"
 FOLDER: Final = "registry.folder"
+REGISTERS: Final = ("auto.register.schemas", "apicurio.registry.auto-register")
+"""Whether a converter registers schemas; that of Confluent's, and of Apicurio's."""
 _DURATIONS: Final[Mapping[str, float]] = {TIMEOUT: 10.0, GRACE: 60.0}
 _FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
 _TLS: Final = (*_FILES, "ssl.key.password")
@@ -122,6 +124,7 @@ class RegistrySettings:
         timeout_s: for one request, in seconds, all in all.
         grace_s: for so long an unknown number is asked for again, in seconds.
         folder: where schemas are kept.
+        registers: whether schemas to write by are registered; else they must be there already.
     """
 
     api: Api
@@ -132,6 +135,7 @@ class RegistrySettings:
     timeout_s: float = _DURATIONS[TIMEOUT]
     grace_s: float = _DURATIONS[GRACE]
     folder: Path = Path()
+    registers: bool = True
 
 
 def settings_of(options: ConverterOptions) -> RegistrySettings:
@@ -157,6 +161,7 @@ def settings_of(options: ConverterOptions) -> RegistrySettings:
         timeout_s=_seconds(told, TIMEOUT),
         grace_s=_seconds(told, GRACE),
         folder=Path(told.get(FOLDER) or cache_dir() / "schemas"),
+        registers=(told.get(*REGISTERS) or "true").lower() != "false",
     )
 
 

@@ -491,6 +491,18 @@ def test_a_schema_is_registered_once_in_a_process_and_equal_ones_have_one_number
     }  # fmt: skip
 
 
+def test_where_others_register_schemas_nothing_is_registered(registry, told):
+    """As with `auto.register.schemas=false` of the connector's converter."""
+    there = RegistrySource(told).register("a-value", LONG)
+    source = RegistrySource(replace(told, registers=False))
+    assert source.register("a-value", LONG) == there
+    error = refused(lambda: source.register("b-value", LONG), SchemaRefusedError)
+    assert (error.code, error.retried) == ("output-schema-refused", True)
+    assert "b-value does not have the newest schema" in error.message
+    assert "output.converter: {auto.register.schemas: true}" in error.hint
+    assert registry.subjects == {"a-value": [there]}
+
+
 def test_a_registry_that_comes_back_empty_gets_the_schema_again(registry, told, monkeypatch):
     """What is written by the number that it gave before would be another schema's there."""
     clock = [0.0]

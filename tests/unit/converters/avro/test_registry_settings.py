@@ -215,3 +215,19 @@ def test_a_store_of_java_is_warned_of():
     }
     (problem,) = problems(options(value))
     assert (problem.warning, "ssl.ca.location" in problem.hint) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("value", "own", "registers"),
+    [
+        ({}, {}, True),
+        ({"auto.register.schemas": "false"}, {}, False),
+        ({"auto.register.schemas": "true"}, {}, True),
+        ({"apicurio.registry.auto-register": "FALSE"}, {}, False),
+        ({"auto.register.schemas": "false"}, {"auto.register.schemas": "true"}, True),
+    ],
+)
+def test_whether_schemas_are_registered_is_as_the_converter_does_it(value, own, registers):
+    told = options({"schema.registry.url": URL, **value}, own)
+    assert settings_of(told).registers is registers
+    assert not paths({"schema.registry.url": URL, **value}, own)
