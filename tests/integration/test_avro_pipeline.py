@@ -148,6 +148,14 @@ def records(database: Database) -> list:
     return kafka.read(topic, count=sum(kafka.end_offsets(topic).values()))
 
 
+def require_named(running: Running) -> None:
+    """Rows that the connector has written name its schema; the registry has it under that number."""
+    path = folder_of(load(running.lakemark.config).lake, TABLE)
+    found = dict(duckdb_rows(path, "id, _cdc.schema_id", running.version(TABLE)))
+    (number,) = {*found.values()}
+    assert number == int.from_bytes((records(running.database)[-1].value() or b"")[1:5])
+
+
 def require_null(running: Running) -> None:
     """NULL that arrives as the default is NULL again: such a row is read by its key."""
     running.database.execute("UPDATE orders SET score = NULL WHERE id = 3")
@@ -229,9 +237,14 @@ def test_a_record_of_an_unknown_schema_is_a_dead_letter_that_can_be_replayed(
     orders.execute("UPDATE orders SET score = 1000 + id")
     orders.start_connector(form_settings("confluent", orders.stack))
     source = source_section(orders, tmp_path, **{"registry.grace": "1s"})
-    with Running(orders, tmp_path, {"source": source}) as running:
+    sections = {
+        "source": source,
+        "lake": {"path": str(tmp_path / "lake"), "metadata": ["schema_id"]},
+    }
+    with Running(orders, tmp_path, sections) as running:
         running.lakemark.start()
         require_equal(running)
+        require_named(running)
         require_null(running)
         newest = records(orders)[-1]
         producer = orders.stack.kafka.producer()
