@@ -178,8 +178,11 @@ class _Brought(Mapping[str, TableSchema]):
     ) -> None:
         self._converter, self._plan = converter, plan
         self._raw_schema, self._raw_key = raw_schema, raw_key
+        self._made: dict[str, TableSchema] = {}
 
     def __getitem__(self, table: str) -> TableSchema:
+        if table in self._made:
+            return self._made[table]
         schema = schema_of(
             self._converter,
             table,
@@ -190,6 +193,7 @@ class _Brought(Mapping[str, TableSchema]):
         )
         if schema is None:
             raise KeyError(table)
+        self._made[table] = schema
         return schema
 
     def __iter__(self) -> Iterator[str]:
