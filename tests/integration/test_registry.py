@@ -279,3 +279,16 @@ def test_where_nothing_is_registered_what_is_there_is_found(server, request, api
         source.register(subject, record("R", x="long", y="string"))
     with pytest.raises(SchemaRefusedError, match=r"auto\.register\.schemas is false"):
         source.register(f"{subject}.other", record("R", x="long"))
+
+
+@pytest.mark.parametrize("api", ["own", "newest"])
+def test_a_schema_is_registered_in_the_group_that_the_converter_would_take(server, request, api):
+    settings = request.getfixturevalue(api)
+    subject, text = f"com.example.{api}/Key", record("Key", x="long")
+    number = RegistrySource(settings).register(subject, text)
+    there = f"{server.url}/groups/com.example.{api}/artifacts"
+    assert [one["id"] for one in httpx.get(there).json()["artifacts"]] == ["Key"]
+    source = RegistrySource(replace(settings, registers=False))
+    assert source.register(subject, text) == number
+    with pytest.raises(SchemaRefusedError):
+        source.register("com.example.other/Key", text)

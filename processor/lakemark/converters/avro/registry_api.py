@@ -284,10 +284,12 @@ class ApicurioApi:
 
     def register(self, subject: str, text: str) -> int:
         """See `RegistryApi`."""
-        path, number = "groups/default/artifacts", f"{self._settings.numbers}Id"
+        group, _, artifact_id = subject.rpartition("/")
+        path = f"groups/{quote(group or 'default', safe='')}/artifacts"
+        number = f"{self._settings.numbers}Id"
         if self._is_old:
             headers = {
-                "X-Registry-ArtifactId": subject,
+                "X-Registry-ArtifactId": artifact_id,
                 "X-Registry-ArtifactType": _AVRO,
                 "Content-Type": "application/json",
             }
@@ -296,7 +298,7 @@ class ApicurioApi:
             headers = {"Content-Type": "application/json"}
             content = {"content": text, "contentType": "application/json"}
             artifact = {
-                "artifactId": subject,
+                "artifactId": artifact_id,
                 "artifactType": _AVRO,
                 "firstVersion": {"content": content},
             }
@@ -333,9 +335,11 @@ class ApicurioApi:
         number = f"{self._settings.numbers}Id"
         headers = {"Content-Type": "application/json"}
         query: dict[str, str] = {}
-        path = f"{self._artifact(subject)}/meta"
+        group, _, artifact_id = subject.rpartition("/")
+        path = f"{self._artifact(artifact_id, group)}/meta"
         if not self._is_old:
-            path, query = "search/versions", {"groupId": "default", "artifactId": subject}
+            query = {"groupId": group or "default", "artifactId": artifact_id}
+            path = "search/versions"
         post = partial(self._client.post, path, params=query, headers=headers, content=text)
         with _translated(self._settings):
             told = self._taken(_within(self._settings, post)).json()

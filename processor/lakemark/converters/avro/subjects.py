@@ -6,11 +6,16 @@
 | `RecordNameStrategy`; `RecordIdStrategy`, `QualifiedRecordIdStrategy` | the record's full name |
 | `TopicRecordNameStrategy`; `TopicRecordIdStrategy` | `TOPIC-` and the full name |
 | ; `SimpleTopicIdStrategy` | the topic |
+
+Through Apicurio's own API an artifact has a group, too: the one that the converter's setting says,
+else the record's namespace with `RecordIdStrategy` and `TopicRecordIdStrategy`, whose artifacts
+have the record's bare name. Such a subject is ``GROUP/ARTIFACT``; no part can have a slash itself.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from lakemark.converters.avro.registry_settings import names_apicurio
 from lakemark.converters.converter import OWN
 from lakemark.model.decoding import ConverterOptions, Side
 from lakemark.settings.layers import Mistake
@@ -22,7 +27,9 @@ _BARE: Final = frozenset({"SimpleTopicIdStrategy"})
 _KNOWN: Final = _TOPIC | _RECORD | _BOTH | _BARE
 USUAL: Final = "TopicNameStrategy"
 SIDES: Final[tuple[Side, ...]] = ("key", "value")
+_GROUPED: Final = frozenset({"RecordIdStrategy", "TopicRecordIdStrategy"})
 _APICURIO: Final = "apicurio.registry.artifact-resolver-strategy"
+_GROUP: Final = "apicurio.registry.artifact.group-id"
 
 
 def subject_of(topic: str, side: Side, schema: Any, options: ConverterOptions) -> str:
@@ -35,9 +42,13 @@ def subject_of(topic: str, side: Side, schema: Any, options: ConverterOptions) -
         options: of the converter.
     """
     name, strategy = foreseen(topic, side, options)
-    if strategy in _RECORD:
-        return _full_name(schema)
-    return name or f"{topic}-{_full_name(schema)}"
+    if name:
+        return name
+    named, group = _full_name(schema), _group(side, options)
+    if strategy in _GROUPED and names_apicurio(options):
+        space, _, named = named.rpartition(".")
+        group = group or (f"{space}/" if space else "")
+    return group + (named if strategy in _RECORD else f"{topic}-{named}")
 
 
 def foreseen(topic: str, side: Side, options: ConverterOptions) -> tuple[str, str]:
@@ -52,9 +63,16 @@ def foreseen(topic: str, side: Side, options: ConverterOptions) -> tuple[str, st
         The name is empty where a part of it is that of the record.
     """
     strategy = _strategy(side, options) or USUAL
-    if strategy in _BARE:
-        return topic, strategy
-    return "" if strategy in _RECORD | _BOTH else f"{topic}-{side}", strategy
+    if strategy in _RECORD | _BOTH:
+        return "", strategy
+    group = _group(side, options)
+    return group + (topic if strategy in _BARE else f"{topic}-{side}"), strategy
+
+
+def _group(side: Side, options: ConverterOptions) -> str:
+    """Return the group that a setting gives artifacts, as a subject begins with it; empty for none."""
+    group = options.get(side, _GROUP) if names_apicurio(options) else None
+    return f"{group}/" if group else ""
 
 
 def strategies(options: ConverterOptions) -> dict[str, str]:

@@ -48,6 +48,33 @@ def test_a_subject_is_named_as_the_connectors_converter_names_it(setting, strate
     assert {*strategies(options)} == ({"value.subject.name.strategy"} if strategy else set())
 
 
+@pytest.mark.parametrize(
+    ("strategy", "group", "subject"),
+    [
+        (None, None, "out-value"),
+        (None, "house", "house/out-value"),
+        ("RecordIdStrategy", None, "shop.public.orders/Envelope"),
+        ("RecordIdStrategy", "house", "house/Envelope"),
+        ("TopicRecordIdStrategy", None, "shop.public.orders/out-Envelope"),
+        ("QualifiedRecordIdStrategy", None, "shop.public.orders.Envelope"),
+    ],
+)
+def test_through_apicurio_s_own_api_an_artifact_has_the_group_of_its_converter(
+    strategy, group, subject
+):
+    told = {
+        "artifact-resolver-strategy": strategy and f"io.a.{strategy}",
+        "artifact.group-id": group,
+    }
+    more = {f"value.converter.apicurio.registry.{n}": v for n, v in told.items() if v}
+    url = {"apicurio.registry.url": "http://registry:8080/apis/registry/v2"}
+    options = choice_of({**connector(), **more}, url).options
+    assert subject_of("out", "value", SCHEMA, options) == subject
+    assert subject_of("out", "value", {"type": "string"}, choice_of(connector(), url).options)
+    bare = {"type": "record", "name": "Envelope", "fields": []}
+    assert "/" not in subject_of("out", "value", bare, options) or group
+
+
 def test_a_strategy_of_somebodys_own_is_a_mistake_of_the_output():
     told = {"value.converter.value.subject.name.strategy": "com.us.OurStrategy"}
     choice = output_choice(connector(**told), URL, format_="avro", told={})
