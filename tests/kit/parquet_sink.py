@@ -223,7 +223,8 @@ class ParquetSink:
         rows = [_row(row) for row in _by_source(found.rows()).to_pylist()]
         columns = {source: schema.field(name).type for source, name in own.items()}
         keyed = key or list(columns)  # a truncate does not ask for it
-        model = Model(columns, keyed, deletes)
+        named = "schema_id" in {member.name for member in schema.field(CDC).type}
+        model = Model(columns, keyed, deletes, names_schemas=named)
         model.rows = {tuple(row.values[name] for name in keyed): row for row in rows}
         before = dict(model.rows)
         change(model)
@@ -364,6 +365,7 @@ def _row(row: dict[str, Any]) -> Row:
         frozenset(cdc["unavailable"] or ()),
         cdc["barrier"],
         bool(cdc.get("deleted")),
+        cdc.get("schema_id"),
     )
 
 
@@ -381,4 +383,5 @@ def _change(row: dict[str, Any]) -> Change:
         barrier=barrier,
         op=cdc["op"],
         source_ts=cdc["source_ts"],
+        schema_id=cdc.get("schema_id"),
     )

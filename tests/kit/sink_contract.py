@@ -8,8 +8,8 @@ per question, all answered at once.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, ClassVar, Final, Protocol
@@ -103,10 +103,10 @@ class Scribe:
     model: Model
     version: int = 0
 
-    def merge(self, *changes: Change, schema_ids: Sequence[int] = ()) -> MergeResult:
+    def merge(self, *changes: Change) -> MergeResult:
         self.version += 1
         self.model.apply(changes)
-        rows = write_set(changes, self.model.columns, self.model.deletes, schema_ids)
+        rows = write_set(changes, self.model.columns, self.model.deletes)
         return self.engine.merge(
             self.path,
             rows,
@@ -436,18 +436,19 @@ class SinkContract:
         kind = row_images.cdc_type(deletes="soft", metadata=["schema_id"])
         schema = table_schema(COLUMNS).set(len(COLUMNS), pa.field("_cdc", kind))
         engine.ensure(scribe.path, schema, key=("id",))
-        scribe.model.deletes = "soft"
+        scribe.model.deletes, scribe.model.names_schemas = "soft", True
         half = {"patch": ("c",), "unavailable": ("c",)}
-        changes = [
-            upsert(row("patched", b=2), at(3), **half),
-            upsert(row("filled"), at(3), unavailable=("c",), row_barrier=at(3)),
-            delete(row("gone"), at(3)),
-            upsert(row("cut"), at(2)),
-        ]
-        scribe.merge(*changes, schema_ids=[7, 7, 8, 7])
-        scribe.merge(fill(row("filled"), at(3), ["c"]), schema_ids=[9])
-        more = {"deletes": "soft", "app_id": "q/t/truncate", "version": 1}
-        engine.truncate(scribe.path, at(2, 5), **more)
+        scribe.merge(
+            upsert(row("patched", b=2), at(3), **half, schema_id=7),
+            upsert(row("filled"), at(3), unavailable=("c",), row_barrier=at(3), schema_id=7),
+            delete(row("gone"), at(3), schema_id=8),
+            upsert(row("cut"), at(2), schema_id=7),
+        )
+        scribe.merge(replace(fill(row("filled"), at(3), ["c"]), schema_id=9))
+        cut = at(2, 5)
+        scribe.model.truncate(cut)
+        engine.truncate(scribe.path, cut, deletes="soft", app_id="q/t/truncate", version=1)
+        scribe.check()
         found = {r["id"]: r["_cdc"]["schema_id"] for r in engine.read(scribe.path).to_pylist()}
         assert found == {"before": None, "patched": 7, "filled": 7, "gone": 8, "cut": None}
 

@@ -18,6 +18,7 @@ CDC_FIELDS = [
     pa.field("barrier", pa.binary()),
 ]
 DELETED = pa.field("deleted", pa.bool_())
+SCHEMA_ID = pa.field("schema_id", pa.int64())
 OP = {"upsert": "u", "delete": "d", "insert": "r", "fill": "r"}
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -59,6 +60,7 @@ class Change:
     barrier: bytes | None = None
     op: str = ""
     source_ts: datetime = EPOCH
+    schema_id: int | None = None
 
 
 def upsert(values: dict[str, Any], position: bytes, **more: Any) -> Change:
@@ -81,19 +83,16 @@ def write_set(
     changes: Iterable[Change],
     columns: Mapping[str, pa.DataType],
     deletes: str = "hard",
-    schema_ids: Sequence[int] = (),
 ) -> pa.Table:
     """The pa.Table that `sink.resolve` would make of these changes."""
     rows = list(changes)
     data = {
         name: pa.array([c.values.get(name) for c in rows], kind) for name, kind in columns.items()
     }
-    cdc = [_cdc(c, deletes) for c in rows]
     kind = cdc_type(deletes)
-    if schema_ids:
-        cdc = [{**one, "schema_id": n} for one, n in zip(cdc, schema_ids, strict=True)]
-        kind = pa.struct([*kind, pa.field("schema_id", pa.int64())])
-    data["_cdc"] = pa.array(cdc, kind)
+    if any(change.schema_id is not None for change in rows):
+        kind = pa.struct([*kind, SCHEMA_ID])
+    data["_cdc"] = pa.array([_cdc(c, deletes) for c in rows], kind)
     data["__action"] = pa.array([c.action for c in rows], pa.string())
     data["__patch"] = pa.array([c.patch for c in rows], pa.list_(pa.string()))
     data["__force"] = pa.array([c.force for c in rows], pa.bool_())
@@ -108,6 +107,7 @@ def _cdc(change: Change, deletes: str) -> dict[str, Any]:
         "source_ts": change.source_ts,
         "unavailable": None if change.unavailable is None else sorted(change.unavailable),
         "barrier": change.row_barrier,
+        "schema_id": change.schema_id,
     }
     if deletes == "soft":
         found["deleted"] = change.action == "delete"
@@ -128,6 +128,7 @@ class Row:
     unavailable: frozenset[str] = frozenset()
     barrier: bytes | None = None
     deleted: bool = False
+    schema_id: int | None = None
 
 
 @dataclass
@@ -137,6 +138,7 @@ class Model:
     columns: Mapping[str, pa.DataType]
     key: Sequence[str]
     deletes: str = "hard"
+    names_schemas: bool = False
     rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
 
     def apply(self, changes: Iterable[Change]) -> None:
@@ -177,6 +179,7 @@ class Model:
             change.source_ts,
             frozenset(change.unavailable or ()),
             change.row_barrier,
+            schema_id=change.schema_id,
         )
 
     def _deleted(self, row: Row | None, change: Change) -> Row | None:
@@ -188,6 +191,7 @@ class Model:
             op=change.op or "d",
             source_ts=change.source_ts,
             deleted=True,
+            schema_id=change.schema_id,
         )
 
     def _filled(self, row: Row, change: Change) -> Row:
@@ -206,7 +210,9 @@ class Model:
             if self.deletes == "hard":
                 del self.rows[key]
             elif not row.deleted:
-                self.rows[key] = replace(row, position=position, op="t", deleted=True)
+                self.rows[key] = replace(
+                    row, position=position, op="t", deleted=True, schema_id=None
+                )
 
     def content(self) -> list[dict[str, Any]]:
         return sorted(map(self._shown, self.rows.values()), key=self._order)
@@ -221,6 +227,8 @@ class Model:
         }
         if self.deletes == "soft":
             cdc["deleted"] = row.deleted
+        if self.names_schemas:
+            cdc["schema_id"] = row.schema_id
         return {**row.values, "_cdc": cdc}
 
     def _order(self, row: Mapping[str, Any]) -> str:
