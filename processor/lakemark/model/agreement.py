@@ -1,4 +1,4 @@
-"""Whether a table's records and its database say the same of its columns. Pure.
+"""The agreement of a table's records with its database about its columns. Pure.
 
 Events are kept in the types of their records' own schema, rows of snapshots in those of the
 database; the lake has what holds both, or the table stops. So where they differ is to be told.
