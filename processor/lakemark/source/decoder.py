@@ -338,6 +338,8 @@ class _Work:
             rowful = [i for i in indices if heads.kind[i] != Kind.TRUNCATE]
         for run in _schema_runs(rowful, self._written_by(table, rowful)):
             schema, raw = self._schema(table, run), heads.schema[run[0]]
+            if self.records.values[run[0]] is None:
+                raw = None  # it is the key's
             if isinstance(schema, TableSchema) and raw is not None:
                 compare(report, self.converter, raw, schema, self.plan.schemas.get(table))
             young = self.plan.fills.get(table) if heads.schema[run[0]] is None else None

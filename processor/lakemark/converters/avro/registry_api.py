@@ -336,7 +336,7 @@ class ApicurioApi:
         headers = {"Content-Type": "application/json"}
         query: dict[str, str] = {}
         group, _, artifact_id = subject.rpartition("/")
-        path = f"{self._artifact(artifact_id, group)}/meta"
+        path = f"{self._artifact(subject)}/meta"
         if not self._is_old:
             query = {"groupId": group or "default", "artifactId": artifact_id}
             path = "search/versions"
@@ -350,7 +350,11 @@ class ApicurioApi:
             return int(told["versions"][0][number])
 
     def _artifact(self, subject: str, group: str = "") -> str:
-        return f"groups/{quote(group or 'default', safe='')}/artifacts/{quote(subject, safe='')}"
+        """Return the path of an artifact, whose group may stand before it: see `subjects`."""
+        own, _, name = subject.rpartition("/") if not group else ("", "", subject)
+        return (
+            f"groups/{quote(group or own or 'default', safe='')}/artifacts/{quote(name, safe='')}"
+        )
 
     def _found(self, path: str, content: str = "") -> FoundSchema:
         answer = self._get(f"{path}{content}")

@@ -70,7 +70,7 @@ def foreseen(topic: str, side: Side, options: ConverterOptions) -> tuple[str, st
 
 
 def _group(side: Side, options: ConverterOptions) -> str:
-    """Return the group that a setting gives artifacts, as a subject begins with it; empty for none."""
+    """Return the beginning of subjects that a setting gives them; empty for none."""
     group = options.get(side, _GROUP) if names_apicurio(options) else None
     return f"{group}/" if group else ""
 
