@@ -9,7 +9,7 @@ recorded, and the source table. The rules of a merge are those of `write_sets.Mo
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -32,6 +32,7 @@ from lakemark.sink.names import (
     PATCH,
     column_names,
     field_named,
+    source_schema,
     sources_of,
 )
 from lakemark.sink.resolve import Part
@@ -59,6 +60,12 @@ class ParquetVersion:
 
     def schema(self) -> pa.Schema:
         return pq.read_schema(self.path / self.said["file"])
+
+    def columns_of(self) -> pa.Schema:
+        return source_schema(self.schema())
+
+    def rows_of(self, keys: pa.Table) -> pa.Table:
+        return _having(_by_source(self.rows()), keys)
 
     def size(self) -> TableSize:
         rows = pq.read_metadata(self.path / self.said["file"]).num_rows
@@ -183,10 +190,7 @@ class ParquetSink:
     def read_rows(self, keys: pa.Table) -> pa.Table:
         found = newest(self.path)
         assert found is not None
-        rows = _by_source(found.rows())
-        wanted = {tuple(row.values()) for row in keys.to_pylist()}
-        have = zip(*(rows.column(name).to_pylist() for name in keys.column_names), strict=True)
-        return rows.filter(pa.array([key in wanted for key in have], pa.bool_()))
+        return _having(_by_source(found.rows()), keys)
 
     def merge(
         self,
@@ -251,6 +255,15 @@ class ParquetSink:
     def maintain(self, merged: MergeResult, *, key: Sequence[str]) -> None:
         """Old files harm no test."""
 
+    def append(self, rows: pa.Table, app_id: str) -> None:
+        """Add rows of our own, once."""
+        self.open()
+        said = {"table": "", "recorded": {}} if self.opened is None else self.opened.said
+        if app_id not in said["recorded"]:
+            old = [] if self.opened is None else [self.opened.rows()]
+            said = {**said, "recorded": {**said["recorded"], app_id: 1}}
+            self._commit(pa.concat_tables([*old, rows]), said)
+
     def _commit(self, rows: pa.Table, said: dict[str, Any]) -> None:
         number = 0 if self.opened is None else self.opened.number + 1
         folder = Path(self.path)
@@ -268,25 +281,36 @@ class ParquetReader:
 
     path: str
 
-    def rows(self) -> pa.Table | None:
+    def alive(self) -> pa.Table | None:
         """All rows that are not marked deleted."""
         found = newest(self.path)
         if found is None:
             return None
         rows = _by_source(found.rows())
+        if CDC not in rows.column_names:  # one of our own
+            return rows
         dead = [bool(cdc.get("deleted")) for cdc in rows.column(CDC).to_pylist()]
         return rows.filter(pa.array([not one for one in dead], pa.bool_()))
 
     def columns(self) -> Collection[str] | None:
-        rows = self.rows()
+        rows = self.alive()
         return None if rows is None else {*rows.column_names} - {CDC}
+
+    def schema(self) -> pa.Schema | None:
+        found = newest(self.path)
+        return None if found is None else found.columns_of()
+
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        rows = self.alive()
+        if rows is not None:
+            yield rows.select(list(columns))
 
     def read_rows(self, keys: pa.Table) -> pa.Table:
         there = newest(self.path) is not None
         return ParquetSink(self.path).read_rows(keys) if there else keys.slice(0, 0)
 
     def keys_below(self, position: bytes, *, key: Sequence[str]) -> pa.Table:
-        rows = self.rows()
+        rows = self.alive()
         if rows is None:
             return pa.table({name: pa.nulls(0) for name in key})
         of = [cdc["position"] for cdc in rows.column(CDC).to_pylist()]
@@ -294,7 +318,7 @@ class ParquetReader:
         return rows.filter(pa.array(below, pa.bool_())).select(list(key))
 
     def incomplete_keys(self, key: Sequence[Column]) -> list[bytes]:
-        rows = self.rows()
+        rows = self.alive()
         if rows is None:
             return []
         lacking = [bool(cdc["unavailable"]) for cdc in rows.column(CDC).to_pylist()]
@@ -332,6 +356,9 @@ class ParquetFormat:
     def settle(self) -> None:
         """All is durable enough for a test."""
 
+    def append(self, path: str, rows: pa.Table, *, app_id: str, options: dict[str, str]) -> None:
+        ParquetSink(path).append(rows, app_id)
+
     def chunk_files(self, config: Config) -> None:
         """Rows of chunks come as all others do."""
 
@@ -348,6 +375,12 @@ class ParquetFormat:
 
     def fill(self, *_: Any, **__: Any) -> bool:
         return False
+
+
+def _having(rows: pa.Table, keys: pa.Table) -> pa.Table:
+    wanted = {tuple(row.values()) for row in keys.to_pylist()}
+    have = zip(*(rows.column(name).to_pylist() for name in keys.column_names), strict=True)
+    return rows.filter(pa.array([key in wanted for key in have], pa.bool_()))
 
 
 def _by_source(rows: pa.Table) -> pa.Table:

@@ -484,6 +484,8 @@ class FormatContract(SinkContract):
         path = str(tmp_path / "none")
         reader = self.made_by.reader_of(path, {})
         assert reader.columns() is None
+        assert reader.schema() is None
+        assert [*reader.rows(["id"])] == []
         assert reader.incomplete_keys(ID) == []
         assert reader.keys_below(at(9), key=["id"]).num_rows == 0
         found = reader.read_rows(pa.table({"id": ["x"]}))
@@ -505,6 +507,14 @@ class FormatContract(SinkContract):
         self.made_by.settle()
         reader = self.made_by.reader_of(scribe.path, {})
         assert set(reader.columns() or ()) == set(COLUMNS)
+        schema = reader.schema()
+        assert schema is not None
+        assert set(schema.names) == set(COLUMNS)
+        whole = [one for piece in reader.rows(["b", "id"]) for one in piece.to_pylist()]
+        assert sorted(whole, key=lambda one: one["id"]) == [
+            {"b": 2, "id": "half"}, {"b": 4, "id": "new"}, {"b": 1, "id": "old"},
+        ]  # fmt: skip
+        assert next(reader.rows(["b"])).schema.field("b").type == schema.field("b").type
         assert reader.incomplete_keys(ID) == [b'["half"]']
         assert sorted(reader.keys_below(at(6), key=["id"]).column("id").to_pylist()) == [
             "half", "old",
@@ -518,6 +528,32 @@ class FormatContract(SinkContract):
         )
         assert gone.deleted or gone.updated == 2
         assert reader.keys_below(at(6), key=["id"]).num_rows == 0, "it reads what is there now"
+
+    @pytest.mark.parametrize("deletes", ["hard", "soft"])
+    def test_a_version_is_read_as_it_was(self, scribe: Scribe) -> None:
+        scribe.merge(upsert(row("x", "o", 1), at(3)), upsert(row("gone", "g", 2), at(3)))
+        scribe.merge(upsert(row("x", "n", 9), at(7)), delete(row("gone"), at(7)))
+        self.made_by.settle()
+        sink = self.made_by.sink_of(scribe.path, self.name, {}, query="q")
+        sink.open()
+        now = sink.opened
+        assert now is not None
+        assert set(now.columns_of().names) == set(COLUMNS)
+        keys = pa.table({"id": pa.array(["x", "gone", "never"])})
+        found = {one["id"]: one for one in now.rows_of(keys).to_pylist()}
+        alive = {n: one for n, one in found.items() if not one["_cdc"].get("deleted")}
+        assert {n: (one["a"], one["b"]) for n, one in alive.items()} == {"x": ("n", 9)}
+        before = sink.before(["q/t/stream"], scribe.version)
+        assert before is not None
+        found = {one["id"]: one["b"] for one in before.rows_of(keys).to_pylist()}
+        assert found == {"x": 1, "gone": 2}
+
+    def test_rows_of_our_own_are_added_once(self, tmp_path) -> None:
+        path, rows = str(tmp_path / "_lakemark" / "own"), pa.table({"a": ["x", "y"]})
+        for app_id in ("one", "one", "other/one"):
+            self.made_by.append(path, rows, app_id=app_id, options={})
+        found = [one for part in self.made_by.reader_of(path, {}).rows(["a"]) for one in part["a"]]
+        assert sorted(map(str, found)) == ["x", "x", "y", "y"]
 
     @pytest.mark.parametrize("deletes", ["hard"])
     def test_a_batch_with_a_sweep_alone_does_not_say_what_the_key_is(self, scribe: Scribe) -> None:

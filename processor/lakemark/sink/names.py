@@ -99,6 +99,13 @@ def sources_of(table: pa.Schema) -> dict[str, str]:
     }
 
 
+def source_schema(table: pa.Schema) -> pa.Schema:
+    """A table's columns under the source's names, without `_cdc`."""
+    names = sources_of(table)
+    fields = [field for field in table if field.name in names]
+    return pa.schema([pa.field(names[f.name], f.type, f.nullable) for f in fields])
+
+
 def field_named(field: pa.Field, column: str) -> pa.Field:
     """The source's field under its column name; its metadata keep the source's name."""
     metadata = {SOURCE_NAME: field.name.encode()} if column != field.name else None

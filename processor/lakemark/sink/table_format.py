@@ -10,7 +10,7 @@ snapshots come as all others do (`chunk_files`), it cannot give a table another'
 (`can_replace`), or older rows no new columns (`fill`), so that they are read again.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,6 +46,20 @@ class TableReader(Protocol):
 
     def columns(self) -> Collection[str] | None:
         """Return the source names of its columns; None without a table."""
+
+    def schema(self) -> pa.Schema | None:
+        """Return its columns under the source's names, without `_cdc`; None without a table."""
+
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield the rows that are not marked deleted, in pieces of some size and in no order.
+
+        Of a table of lakemark's own (`TableFormat.append`) all of them.
+
+        All are of one version of the table.
+
+        Args:
+            columns: source names of those that are wanted: the columns of each piece.
+        """
 
     def read_rows(self, keys: pa.Table) -> pa.Table:
         """Return the rows with these keys, and `_cdc`, under the source's names, in no order.
@@ -123,6 +137,20 @@ class TableFormat(Protocol):
         """Make durable what this process has written, at the end of a task.
 
         Raises:
+            DependencyError: the lake does not answer or refuses.
+        """
+
+    def append(self, path: str, rows: pa.Table, *, app_id: str, options: dict[str, str]) -> None:
+        """Add rows to a table of lakemark's own, which is made if there is none, in one commit.
+
+        Args:
+            path: folder of the table.
+            rows: in its columns.
+            app_id: what the rows are of: where it is recorded already, nothing is done.
+            options: storage options of the lake.
+
+        Raises:
+            TableError: the folder holds something else.
             DependencyError: the lake does not answer or refuses.
         """
 

@@ -141,6 +141,16 @@ class TableVersion(Protocol):
     def size(self) -> TableSize:
         """Rows, bytes and files."""
 
+    def columns_of(self) -> pa.Schema:
+        """Return its columns under the source's names, without `_cdc`."""
+
+    def rows_of(self, keys: pa.Table) -> pa.Table:
+        """Return the rows with these keys, and `_cdc`, under the source's names, in no order.
+
+        Args:
+            keys: the key's columns in the table's types.
+        """
+
 
 class Pending(Protocol):
     """Halves of key changes that wait beside the table."""

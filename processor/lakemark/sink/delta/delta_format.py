@@ -24,6 +24,7 @@ from lakemark.sink.delta import (
     deletion_vectors_rows,
     delta_rs,
     maintenance,
+    own_tables,
     rebuild,
     schema_evolution,
     staging,
@@ -38,7 +39,7 @@ from lakemark.sink.delta.table_log import LogTable, Opened
 from lakemark.sink.delta.table_reader import DeltaReader
 from lakemark.sink.delta.table_store import TableStore
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
-from lakemark.sink.names import sources_of
+from lakemark.sink.names import source_schema, sources_of
 from lakemark.sink.resolve import Part
 from lakemark.sink.table_format import Replaced
 from lakemark.sink.table_sink import MergeResult, SchemaPlan, TableSink, TableSize, schema_plan
@@ -62,6 +63,16 @@ class DeltaVersion:
         if self.by_log or isinstance(self.table, LogTable):
             return deletion_vectors.size_of(self.table, self.path, self.options)
         return delta_rs.size_of(self.table)
+
+    def columns_of(self) -> pa.Schema:
+        """Return its columns under the source's names, without `_cdc`."""
+        return source_schema(pa.schema(self.table.schema().to_arrow()))
+
+    def rows_of(self, keys: pa.Table) -> pa.Table:
+        """Return the rows with these keys, and `_cdc`, under the source's names, in no order."""
+        if self.by_log or isinstance(self.table, LogTable):
+            return deletion_vectors_rows.read_rows(self.path, keys, None, self.options, self.table)
+        return delta_rs.rows_of(self.table, keys, self.path)
 
 
 @dataclass(slots=True)
@@ -361,6 +372,10 @@ class DeltaFormat:
         """Make durable what this process has written."""
         with told("the lake"):
             table_store.settle()
+
+    def append(self, path: str, rows: pa.Table, *, app_id: str, options: dict[str, str]) -> None:
+        """Add rows to a table of lakemark's own, in one commit."""
+        own_tables.append(path, rows, app_id=app_id, storage_options=options)
 
     def chunk_files(self, config: Config) -> ChunkFileWriter | None:
         """Return what writes rows of chunks to files; None without tables that have them."""

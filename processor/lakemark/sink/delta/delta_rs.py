@@ -188,6 +188,13 @@ def read_rows(
             keys.column_names if columns is None else [c for c in columns if c in keys.schema.names]
         )
         return keys.slice(0, 0).select(wanted)
+    return rows_of(table, keys, path, columns)
+
+
+def rows_of(
+    table: DeltaTable, keys: pa.Table, path: str, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """The rows with the given keys in the version that is open; as `read_rows`."""
     schema = pa.schema(table.schema().to_arrow())
     sources = {**sources_of(schema), CDC: CDC}
     by_source = {source: name for name, source in sources.items()}

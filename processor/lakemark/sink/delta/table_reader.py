@@ -1,6 +1,6 @@
 """A Delta table as a `TableReader`: each question opens the newest version, by delta-rs."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,7 @@ from lakemark.model.key import canonical_from_columns
 from lakemark.sink.delta import delta_rs
 from lakemark.sink.delta.commits import open_table
 from lakemark.sink.delta.failures import told
-from lakemark.sink.names import CDC, sources_of
+from lakemark.sink.names import CDC, source_schema, sources_of
 
 MOST: Final = 100_000  # keys; more than that is a table that needs a snapshot
 
@@ -34,6 +34,33 @@ class DeltaReader:
         if table is None:
             return None
         return sources_of(pa.schema(table.schema().to_arrow())).values()
+
+    def schema(self) -> pa.Schema | None:
+        """Return its columns under the source's names, without `_cdc`."""
+        table = open_table(self.path, self.options)
+        if table is None:
+            return None
+        return source_schema(pa.schema(table.schema().to_arrow()))
+
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield the rows that are not marked deleted."""
+        table = open_table(self.path, self.options)
+        if table is None:
+            return
+        schema = pa.schema(table.schema().to_arrow())
+        by_source = {source: name for name, source in sources_of(schema).items()}
+        names = [by_source[column] for column in columns]
+        typed = pa.schema([schema.field(name).remove_metadata() for name in names])
+        own = CDC not in schema.names
+        marks = not own and "deleted" in {field.name for field in schema.field(CDC).type}
+        alive = f"{CDC}['deleted'] is not true" if marks else None
+        with told(self.path):
+            for batch in pa.RecordBatchReader.from_stream(
+                table.scan(columns=names, predicate=alive)
+            ):
+                # Texts are scanned as views.
+                piece = pa.Table.from_batches([batch]).cast(typed)
+                yield piece.rename_columns(list(columns))
 
     def read_rows(self, keys: pa.Table) -> pa.Table:
         """Return the rows with these keys."""
