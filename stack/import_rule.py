@@ -94,10 +94,10 @@ EDGES: Final[Mapping[str, str]] = {
     ),
     "source": "fetch librdkafka",
     "reconcile": "operator",
-    "sink": "apply formats",
+    "sink": "apply formats found_rows verification",
     "sink.delta": (
         "chunk_files commits data_files deletion_vectors deletion_vectors_rows delta_format "
-        "delta_rs failures maintenance object_client pending rebuild schema_evolution "
+        "delta_rs failures maintenance object_client own_tables pending rebuild schema_evolution "
         "spark_merge spark_merge_driver staging table_actions table_log table_reader table_store"
     ),
     "sink.output": "dead_letter flushing publisher transaction writers",
@@ -111,7 +111,10 @@ EDGES: Final[Mapping[str, str]] = {
     "ops.plan": "facts_lake facts_log plan",
     "ops.prepare": "prepare prepared_settings",
     "sources": "beside connecting schema_topics source_set",
-    "cli": "__init__ check cli dlq_cli prepared_files signal_exchange snapshot_cli status_view",
+    "cli": (
+        "__init__ check cli dlq_cli prepared_files run_options signal_exchange snapshot_cli "
+        "status_view verify_cli"
+    ),
 }
 """The modules that reach the outside, themselves or through others, by folder."""
 

@@ -314,18 +314,22 @@ class LakemarkProcess(Server):
         Raises:
             StackError: it failed.
         """
-        result = subprocess.run(
+        result = self.answer(*arguments)
+        if result.returncode:
+            raise StackError(
+                f"lakemark {' '.join(arguments)} failed:\n{result.stdout}{result.stderr}"
+            )
+        return result.stdout
+
+    def answer(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run another command of lakemark's on this configuration, whatever its exit code is."""
+        return subprocess.run(
             [sys.executable, "-m", "lakemark", *arguments, "-c", str(self.config)],
             capture_output=True,
             text=True,
             check=False,
             timeout=300,
         )
-        if result.returncode:
-            raise StackError(
-                f"lakemark {' '.join(arguments)} failed:\n{result.stdout}{result.stderr}"
-            )
-        return result.stdout
 
 
 def described(events: Sequence[Event]) -> str:

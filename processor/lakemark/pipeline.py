@@ -11,11 +11,13 @@ output topic has of the same content is left out then.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from time import monotonic
 from typing import Any, Final
 
+import msgspec
 import structlog
 
 from lakemark import failpoints, plans
@@ -35,7 +37,7 @@ from lakemark.runners.batch_runner import BatchRunner, Query
 from lakemark.runners.graceful_stop import GracefulStop
 from lakemark.runners.trigger import Trigger
 from lakemark.settings.config import Config
-from lakemark.sink import formats
+from lakemark.sink import formats, found_rows
 from lakemark.sink.lake_plan import TableOutcome
 from lakemark.sink.names import folder_of
 from lakemark.sink.table_format import TableFormat
@@ -175,7 +177,7 @@ class Pipeline:
         3. tables whose schema was out of date: read the catalog again; those whose records have
            another form: ask the connector;
         4. tables that catch up: one bounded read through the same tasks;
-        5. the state after it, and the records of the progress topic.
+        5. what verify runs have found, the state after it, the records of the progress topic.
         """
         marks = [monotonic()]
         # 1. the state before it
@@ -211,6 +213,7 @@ class Pipeline:
         marks.append(monotonic())
 
         # 5. the state after it
+        self._keep_found(news)
         failpoints.reach(failpoints.BEFORE_STATE)
         self.checkpoint.check_owner()
         self.checkpoint.save(state)
@@ -569,6 +572,24 @@ class Pipeline:
         return self._finished(self.runner.reread(offset_ranges.between(start, end), plan), plan)
 
     # -- 5: the state after it --------------------------------------------------------------------
+
+    def _keep_found(self, news: News) -> None:
+        """Keep what verify runs have found; a run that cannot have that kept fails.
+
+        Raises:
+            DependencyError: the lake is away: the whole batch is tried again.
+        """
+        found = [one for one in news.compared if one.findings]
+        if not found:
+            return
+        query, now = self.checkpoint.query_id(), datetime.now(UTC)
+        try:
+            found_rows.keep(self.config.lake, found, query=query, at=now)
+        except LakemarkError as error:
+            if error.retried:
+                raise
+            why = {"code": error.code, "reason": error.message, "hint": error.hint}
+            news.compared = [msgspec.structs.replace(one, **why) for one in news.compared]
 
     def _tell(self, batch: int, results: Results, news: News, marks: list[float]) -> None:
         """Tell what the batch did; the marks stand before, between and after the `PARTS`."""

@@ -21,6 +21,7 @@ from lakemark.converters import record_schema
 from lakemark.converters.registry import converter_of
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model import change_batch
+from lakemark.model.comparisons import Comparison
 from lakemark.model.decoding import (
     ANOTHER_FORM,
     CONVERTER_CHECK,
@@ -37,10 +38,10 @@ from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
 from lakemark.model.topic_owners import TopicOwners
 from lakemark.reconcile import window
-from lakemark.reconcile.outputs import SURVIVORS
+from lakemark.reconcile.outputs import COMPARED, COMPARISON, SURVIVORS
 from lakemark.settings.masking import foreign
 from lakemark.settings.table_id import unqualified
-from lakemark.sink import apply, formats
+from lakemark.sink import apply, formats, verification
 from lakemark.sink.lake_plan import OUTCOME, LakePlan, TableOutcome
 from lakemark.sink.output import dead_letter, publisher
 from lakemark.sink.output.publisher import OutputPlan, RowPublisher
@@ -431,6 +432,7 @@ def merge(
     parts: dict[str, list[Part]] = {}
     sizes: Counter[str] = Counter()
     survivors: dict[str, list[pa.Table]] = {}
+    comparisons: dict[str, list[Comparison]] = {}
     stopped: set[str] = set()
     said: list[tuple[str, bytes]] = []
     columns = ("table", "source", "first", "kind", "blob")
@@ -438,6 +440,10 @@ def merge(
     for table, source, first, kind, blob in sorted(tuple(row.values()) for row in came):
         if kind == STOP:
             stopped.add(table)
+        elif kind == COMPARISON:
+            if table not in plan.stopped:
+                compared = msgspec.msgpack.decode(blob, type=Comparison)
+                comparisons.setdefault(table, []).append(compared)
         elif kind not in {PACKET, SURVIVORS}:
             said.append((kind, blob))
         elif kind == PACKET or table not in plan.stopped:
@@ -447,6 +453,12 @@ def merge(
             sizes[table] += len(blob)
             if kind == SURVIVORS:
                 survivors.setdefault(table, []).append(part.packet)
+    for table in sorted(comparisons.keys() - stopped):
+        results, mended = verification.compared(table, comparisons[table], plan)
+        said += [(COMPARED, msgspec.msgpack.encode(one)) for one in results]
+        if mended:
+            parts.setdefault(table, []).extend(mended)
+            survivors.setdefault(table, []).extend(part.packet for part in mended)
     ordered = sorted(parts.keys() - stopped, key=lambda name: (sizes[name], name))
     put_off = (
         [table for table in ordered if plan.is_new(table)][plan.begins :] if plan.begins else []

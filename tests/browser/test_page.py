@@ -13,7 +13,8 @@ from lakemark.ops import lag
 from lakemark.ops.status import CatalogChange, CatalogNow, SourceNow, SourceProblem
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import Flight
-from lakemark.snapshot.notifications import Progress, Subject
+from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
+from lakemark.snapshot.tally import VerifyTally
 from lakemark.state.tables import PipelineState
 from stack.processes import wait_for
 from tests.kit.browser import PATIENCE_MS, browser, visit
@@ -269,6 +270,49 @@ def test_a_snapshot_of_chosen_tables_with_a_filter(shown, served: Served):
         ],
     }
     expect(page.locator("#said")).to_contain_text(sent["id"])
+
+
+def test_a_comparison_is_asked_for_in_the_same_place(shown, served: Served):
+    page = shown.page
+    page.get_by_role("button", name="New snapshot").click()
+    dialog = page.get_by_role("dialog", name="New snapshot")
+    dialog.get_by_label(ORDERS).check()
+    mend = dialog.get_by_label("and mend what differs")
+    expect(mend).to_be_disabled()
+    dialog.get_by_label(re.compile("Only compare")).check()
+    mend.check()
+    dialog.get_by_label(re.compile("Only compare")).uncheck()
+    expect(mend).not_to_be_checked()
+    dialog.get_by_label(re.compile("Only compare")).check()
+    mend.check()
+    dialog.get_by_role("button", name="Start").click()
+    expect(dialog).to_be_hidden()
+    sent = json.loads(served.written[-1][1])
+    assert sent["type"] == "verify-snapshot"
+    assert sent["data"] == {"data-collections": [ORDERS], "repair": True}
+
+
+@pytest.mark.parametrize(
+    ("tally", "said"),
+    [
+        (VerifyTally(scanned=9), "as in the source"),
+        (VerifyTally(missing=1, extra=2, differing=3, left=4),
+         "1 missing, 2 only in the lake, 3 different, 4 not compared"),
+    ],
+)  # fmt: skip
+def test_what_a_comparison_has_found(shown, served: Served, tally, said):
+    done = Progress(2, 2, 900, 1.0, tally=tally)
+    subject = Subject("proof", NAME, (ORDERS,))
+    served.board.notification(
+        notifications.table_scan_completed(
+            subject, table=ORDERS, status=ScanStatus.SUCCEEDED, progress=done, ts_ms=int(NOW * 1000)
+        )
+    )
+    served.board.notification(
+        notifications.completed(subject, progress=done, ts_ms=int(NOW * 1000))
+    )
+    run = shown.page.locator(".run", has_text="proof")
+    expect(run.locator(".text")).to_contain_text(said.replace(" ", "\u00a0"))
 
 
 def test_a_snapshot_is_asked_for_only_when_the_tables_are_known(shown):

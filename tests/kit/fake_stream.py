@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from lakemark.connectors.database import OpenWindow
 from lakemark.connectors.reached_place import ReachedPlace
+from lakemark.errors import LakemarkError
+from lakemark.model.comparisons import ComparedChunk, UnlikeRow
 from lakemark.model.offsets import Offsets
 from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.ports import Stream, StreamedTable
@@ -54,6 +56,8 @@ class FakeStream:
         epoch: of the positions.
         newest: position that some partition has passed.
         deaf: shards take no windows: they stand below what was used already.
+        lake: by table the rows that it has, each a whole number by its key; None = no table.
+        uncomparable: by table, why its next comparison fails.
     """
 
     database: "FakeDatabase"
@@ -67,6 +71,10 @@ class FakeStream:
     epoch: int = 0
     newest: bytes = b""
     deaf: bool = False
+    lake: dict[str, dict[int, int] | None] = field(default_factory=dict)
+    uncomparable: dict[str, LakemarkError] = field(default_factory=dict)
+    verifying: dict[str, str] = field(default_factory=dict)
+    findings: list[ComparedChunk] = field(default_factory=list)
     tables: dict[str, StreamedTable] = field(default_factory=dict)
     offsets: Offsets = field(default_factory=dict)
     controls: list[Mapping[str, Any]] = field(default_factory=list)
@@ -200,7 +208,12 @@ class FakeStream:
         self.applied = [one for one in self.applied if one.spec.table not in restarts]
         settled = self._decide()
 
+        compared = [self._compared(*one[:2]) for one in settled if not one[-1]]
+        self.findings += filter(None, compared)
+
         def tell(coordinator: Coordinator) -> None:
+            for found in filter(None, compared):
+                coordinator.scheduler.compared(found)
             for attempt, shard, rows, lo, void in settled:
                 coordinator.scheduler.settled(attempt, shard, rows=rows, lo=lo, void=void)
             for table in restarts:
@@ -215,6 +228,7 @@ class FakeStream:
         kind, attempt = record["type"], record.get("attempt", 0)
         if kind == "run-start":
             self.armed.add(record["run"])
+            self.verifying[record["run"]] = record.get("verify", "")
         elif kind == "run-end":
             self.armed.discard(record["run"])
             self._drop(lambda m: m["run"] == record["run"])
@@ -283,6 +297,34 @@ class FakeStream:
                 if not void:
                     self.applied.append(Applied(spec, lo.position))
         return found
+
+    def _compared(self, attempt: int, shard: int) -> ComparedChunk | None:
+        """What the merging task finds of a chunk of a verify run; all its keys are shard 0's."""
+        spec = self._specs[attempt][0]
+        verify = self.verifying.get(spec.run, "")
+        if not verify or shard:
+            return None
+        place = (spec.run, spec.table, spec.chunk, attempt, shard, b"\x01", verify)
+        if error := self.uncomparable.pop(spec.table, None):
+            return ComparedChunk(
+                *place, 0, 0, [], error.code, error.message, error.hint, error.retried
+            )
+        assert spec.keys is not None
+        assert spec.condition is None, "a key that a filter hides would look as if it were gone"
+        source, lake = self.database.rows(spec.table), self.lake[spec.table] or {}
+        found = []
+        for key in [int(text) for (text,) in spec.keys]:
+            kind = ""
+            if source.get(key) != lake.get(key):
+                kind = (
+                    "missing" if key not in lake else "extra" if key not in source else "differing"
+                )
+                found.append(UnlikeRow(f"[{key}]", kind))
+            if verify == "repair" and key in source:
+                lake[key] = source[key]
+            elif verify == "repair":
+                lake.pop(key, None)
+        return ComparedChunk(*place, len(spec.keys), 0, found)
 
     def _doubt(self, spec: "ChunkSpec", lo: SeenWindow, manifest: Mapping[str, Any]) -> str:
         if self.voids:

@@ -5,10 +5,13 @@ Keys of tables are whole numbers. `FakeWorld` is the coordinator's `Ports`; its 
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
+
+import pyarrow as pa
 
 from lakemark.connectors.database import OpenWindow, Watermark
 from lakemark.connectors.postgres.visibility import Blocker, Server, Snapshot
@@ -16,6 +19,7 @@ from lakemark.connectors.reached_place import ReachedPlace
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError
 from lakemark.model.control import ControlRecord, encode
 from lakemark.model.key_ranges import Condition, KeyRange
+from lakemark.model.row_digest import RowDigests, Words, among, digests
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError, ChunkResult, ChunkSpec
@@ -33,6 +37,13 @@ ORDERS, ITEMS = "public.orders", "public.items"
 SETTINGS = Settings(PIPELINE, shards=2, chunk_rows=10, parallelism=2, interval=1.0)
 STEP_S = 0.5
 _OF_TABLES = {"current_collection_in_progress", "scanned_collection"}
+
+
+DIGESTED = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+
+
+def digested(rows: Mapping[int, int]) -> RowDigests:
+    return digests(pa.table([[*rows], [*rows.values()]], DIGESTED), ["id"])
 
 
 class CrashError(BaseException):
@@ -56,6 +67,11 @@ class FakeDatabase:
         self.open: set[int] = set()
         self.keys = {ORDERS: set(range(40)), ITEMS: set(range(5))}
         self.fingerprints = dict.fromkeys(self.keys, "f1")
+        self.values: dict[tuple[str, int], int] = {}
+
+    def rows(self, table: str) -> dict[int, int]:
+        """Each row's value by its key; one that nobody has changed is the key."""
+        return {key: self.values.get((table, key), key) for key in self.keys[table]}
 
     def begin(self) -> int:
         self.next_xid += 1
@@ -132,6 +148,8 @@ class FakeWorld:
         self.lives_begun = 0
         self.coordinator: Coordinator | None = None
         self.slow = False  # the coordinator goes on while a batch runs
+        self.scanned: list[str] = []
+        self.then: Callable[[], None] | None = None
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -367,6 +385,30 @@ class FakeWorld:
         self._pass("partial_keys")
         return tuple(self.partial.get(table, ()))
 
+    def kept(self, table: str) -> pa.Schema | None:
+        self._pass("kept")
+        return None if self.stream.lake.get(table) is None else DIGESTED
+
+    def kept_digests(self, table: str, kept: pa.Schema) -> RowDigests:
+        self._pass("kept_digests")
+        assert kept == DIGESTED
+        self.scanned.append(table)
+        found = digested(self.stream.lake[table] or {})
+        if self.then is not None:
+            self.then()  # what the stream does while the table is scanned
+        return found
+
+    def kept_keys(self, table: str, suspects: Words) -> list[bytes]:
+        self._pass("kept_keys")
+        lake = self.stream.lake[table] or {}
+        return [b"[%d]" % key for key in lake if among(digested({key: 0}).keys, suspects).any()]
+
+    def found(self, run: str, table: str) -> Mapping[str, int]:
+        self._pass("found")
+        mine = [one for one in self.stream.findings if (one.run, one.table) == (run, table)]
+        kinds = {finding.key: finding.kind for one in mine for finding in one.findings}
+        return Counter(kinds.values())
+
     def read(self, spec: ChunkSpec) -> ChunkResult:
         self._may_be_read(spec)
         if reason := self.against.get(spec.table):
@@ -391,6 +433,8 @@ class FakeWorld:
     def read_chunk(self, spec: ChunkSpec) -> ChunkResult:
         """A read that nothing hinders."""
         keys = self.database.within(spec.table, spec.span)
+        if spec.digest is not None:
+            return self._digests(spec, keys)
         if spec.keys is not None:
             wanted = set(spec.keys)
             keys = [key for key in keys if (str(key),) in wanted]
@@ -410,11 +454,25 @@ class FakeWorld:
         self.stream.read(spec, rows=len(keys))
         return result
 
+    def _digests(self, spec: ChunkSpec, keys: list[int]) -> ChunkResult:
+        assert spec.digest is not None
+        if spec.condition is not None:  # such as "id < 5"
+            keys = [key for key in keys if key < int(spec.condition.sql.split()[-1])]
+        rows = self.database.rows(spec.table)
+        found = ChunkResult(
+            attempt=spec.attempt, rows=len(keys), fingerprint=self.database.fingerprints[spec.table]
+        )
+        suspects = spec.digest.suspects
+        if suspects is None:
+            return replace(found, digests=digested({key: rows[key] for key in keys}))
+        hits = [key for key in keys if among(digested({key: 0}).keys, suspects).any()]
+        return replace(found, keys=tuple(b"[%d]" % key for key in hits))
+
     def _may_be_read(self, spec: ChunkSpec) -> None:
         """Whether a chunk whose settling is kept is read again, or a number is used again."""
         if any(read.attempt == spec.attempt for read in self.reads):
             self.wrong.append(f"attempt {spec.attempt} twice")
-        if spec.keys is not None:
+        if spec.keys is not None or spec.digest is not None:
             return
         for run, chunks in runs.loaded(self.progress):
             done = [chunk for chunk in chunks.get(spec.table, []) if chunk.done and chunk.lo]

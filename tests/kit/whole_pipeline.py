@@ -8,21 +8,26 @@ topics of `memory_pipeline`, and a clock to move. One `step` is one of the coord
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from lakemark.connectors.database import OpenWindow, Watermark
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.connectors.postgres.visibility import Snapshot, bound_of
 from lakemark.connectors.reached_place import ReachedPlace
 from lakemark.model.control import ControlRecord, encode
 from lakemark.model.decoding import ANY_CONVERTER, ConverterChoice
-from lakemark.sink import formats, names
+from lakemark.model.row_digest import RowDigests, Words, among, digests
+from lakemark.sink import formats, found_rows, names
+from lakemark.sink.comparison import as_kept
+from lakemark.sink.table_format import TableReader
 from lakemark.snapshot import chunks
-from lakemark.snapshot.chunks import ChunkResult, ChunkSpec, KeyedRows
+from lakemark.snapshot.chunks import ChunkResult, ChunkSpec, Digest, KeyedRows
 from lakemark.snapshot.coordinator import Coordinator
+from lakemark.snapshot.ports import Committed
 from lakemark.snapshot.snapshot_state import Settings
 from lakemark.snapshot.snapshots import Snapshots
 from lakemark.state.tables import TableState
@@ -175,6 +180,34 @@ class World(FakeWorld):
             self.lake.records.append(said)
         self._pass("control")
 
+    def committed(self, epoch: int) -> Committed:
+        """The connector has sent all that there is."""
+        self._pass("committed")
+        end = STEP * self.log_end
+        return Committed(lsns.pack(epoch, end, end), self.lake.broker.ends())
+
+    def reader(self, table: str) -> TableReader:
+        lake = self.lake.config.lake
+        return formats.format_of(lake).reader_of(names.folder_of(lake, table), lake.options())
+
+    def kept(self, table: str) -> pa.Schema | None:
+        return self.reader(table).schema()
+
+    def kept_digests(self, table: str, kept: pa.Schema) -> RowDigests:
+        return RowDigests.joined(
+            [digests(rows, ["id"]) for rows in self.reader(table).rows(kept.names)]
+        )
+
+    def kept_keys(self, table: str, suspects: Words) -> list[bytes]:
+        whole = pa.concat_tables(
+            [pa.table({"id": pa.array([], pa.int64())}), *self.reader(table).rows(["id"])]
+        )
+        hits = among(digests(whole, ["id"]).keys, suspects)
+        return [b"[%d]" % key for key in whole.column("id").filter(pa.array(hits)).to_pylist()]
+
+    def found(self, run: str, table: str) -> Mapping[str, int]:
+        return found_rows.counts(self.lake.config.lake, run, table)
+
     def partial_keys(self, table: str) -> tuple[str, ...]:
         self._pass("partial_keys")
         return tuple(f"[{key}]" for key in self.lacking(table))
@@ -183,6 +216,8 @@ class World(FakeWorld):
         """The chunk's rows, and keys of its list that there are not, as parts to the shards."""
         rows = self.rows[spec.table]
         keys, gone = self.database.within(spec.table, spec.span), None
+        if spec.digest is not None:
+            return self._digested(spec, spec.digest, _rows({key: rows[key] for key in keys}))
         if spec.keys is not None:
             wanted = [int(key) for (key,) in spec.keys]
             keys = [key for key in wanted if key in rows]
@@ -203,6 +238,15 @@ class World(FakeWorld):
             parts=counts, proof=self.database.snapshot(),
             fingerprint=self.database.fingerprints[spec.table], bytes=self.bytes,
         )  # fmt: skip
+
+    def _digested(self, spec: ChunkSpec, how: Digest, rows: KeyedRows) -> ChunkResult:
+        made = digests(as_kept(rows.rows, how.schema, key=["id"]), ["id"])
+        schema = self.database.fingerprints[spec.table]
+        told = ChunkResult(attempt=spec.attempt, rows=len(made), fingerprint=schema)
+        if how.suspects is None:
+            return replace(told, digests=made)
+        hits = rows.keys.filter(pa.array(among(made.keys, how.suspects)))
+        return replace(told, keys=tuple(hits.to_pylist()))
 
 
 def _rows(found: Mapping[int, str | None]) -> KeyedRows:

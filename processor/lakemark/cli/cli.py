@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lakemark.cli import dlq_cli, presentation, snapshot_cli
+from lakemark.cli import dlq_cli, presentation, snapshot_cli, verify_cli
 from lakemark.cli.invocation import (
     CONFIGURATION,
     FAILED,
@@ -46,6 +46,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(table_app, name="table")
 app.add_typer(snapshot_cli.app, name="snapshot")
 app.add_typer(dlq_cli.app, name="dlq")
+app.command("verify")(verify_cli.verify)
 
 
 TableArgument = Annotated[str, typer.Argument(help="schema.table", show_default=False)]

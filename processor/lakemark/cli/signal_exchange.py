@@ -42,7 +42,7 @@ class Request:
     @property
     def is_run(self) -> bool:
         """True if it asks for a run."""
-        return self.kind == "execute-snapshot"
+        return self.kind in {"execute-snapshot", "verify-snapshot"}
 
     def check(self, pipeline: str) -> None:
         """Refuses what the pipeline will refuse without looking at its tables."""

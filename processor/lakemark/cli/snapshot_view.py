@@ -73,6 +73,8 @@ def numbers(scan: Scan) -> str:
         parts.append(f"{scan.rows_per_second:,} rows/s")
     if scan.inexact:
         parts.append(f"{scan.inexact:,} values not exact")
+    if scan.tally is not None and scan.status:
+        parts.append(f"{scan.unlike:,} not as in the source")
     if scan.status:
         parts.append(scan.status)
     elif scan.eta_seconds is not None:

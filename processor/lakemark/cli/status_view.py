@@ -359,6 +359,7 @@ def _of_run(run: RunNow) -> Iterator[str]:
             scan.rows_per_second,
             scan.eta_seconds,
             scan.inexact,
+            scan.found,
         )
         yield f"  {scan.table}: {numbers(counts)}{_flying(scan)}"
     if run.reason:

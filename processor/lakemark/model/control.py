@@ -17,6 +17,8 @@ Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """A number that fits into a state."""
 TABLE_MODE: Final = "table"
 ORDER_MODE: Final = "order"
+REPORT: Final = "report"
+REPAIR: Final = "repair"
 
 
 class ControlRecord(
@@ -44,6 +46,9 @@ class RunStart(ControlRecord, frozen=True, kw_only=True, tag="run-start"):
         windows: what the window rows that its chunks use name as their run; None = the run.
         attempt: all attempts of the run have this number or a higher one; None = any.
         mode: `order`: chunks wait for a fence; None = `table`.
+        verify: rows are compared with the tables': REPORT, or REPAIR to mend what differs; None =
+            they are merged.
+        values: whether the findings of a comparison have the rows' values.
     """
 
     run: str = ""
@@ -51,6 +56,8 @@ class RunStart(ControlRecord, frozen=True, kw_only=True, tag="run-start"):
     windows: str | None = None
     attempt: Whole | None = None
     mode: str | None = None
+    verify: str | None = None
+    values: bool | None = None
 
 
 class RunEnd(ControlRecord, frozen=True, kw_only=True, tag="run-end"):

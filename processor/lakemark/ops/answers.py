@@ -195,6 +195,7 @@ def _scan(table: str, scan: Scan, stage: str, chunks: tuple[ChunkNow, ...]) -> S
         scan.rows_per_second,
         scan.eta_seconds,
         scan.inexact,
+        None if scan.tally is None else dict(scan.tally),
         stage,
         chunks,
     )

@@ -230,8 +230,10 @@ class ScanNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The progress of a table in a run; `status` is empty while it goes on.
 
     `inexact` counts values that the lake gets otherwise than the database has them: null where
-    Debezium cannot carry one, the first or last date of the lake. `stage` (arming, waiting,
-    cutting, reading, checking, sweeping) and `in_flight` are known to the process that runs the
+    Debezium cannot carry one, the first or last date of the lake. `found` has the numbers of a
+    verify run: rows that are missing, extra, differing or duplicate in the lake, that a newer event
+    decides, and that were left; null of a snapshot. `stage` (arming, waiting, scanning, cutting,
+    reading, checking, sweeping) and `in_flight` are known to the process that runs the
     snapshot alone: elsewhere they are empty.
     """
 
@@ -245,6 +247,7 @@ class ScanNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows_per_second: int | None
     eta_seconds: int | None
     inexact: int = 0
+    found: dict[str, int] | None = None
     stage: str = ""
     in_flight: tuple[ChunkNow, ...] = ()
 

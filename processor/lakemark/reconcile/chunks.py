@@ -185,12 +185,14 @@ class Decision:
         blob: the packet of survivors and fills, encoded.
         rows: that were read; keys without a row are none.
         survivors, fills: number of rows of the packet.
+        lost: rows, and keys without one, that newer events decide.
     """
 
     blob: bytes | None = None
     rows: int = 0
     survivors: int = 0
     fills: int = 0
+    lost: int = 0
 
 
 def decide(
@@ -214,7 +216,7 @@ def decide(
     heads = [change_batch.columns(blob, *names) for blob in blobs]
     read = sum(_count(pc.equal(head.column("action"), net_change.UPSERT)) for head in heads)
     if truncated_at and positions.below_truncate(lo, truncated_at):
-        return Decision(rows=read)
+        return Decision(rows=read, lost=sum(head.num_rows for head in heads))
     rows = sum(head.num_rows for head in heads)
     settled: list[tuple[bytes, change_batch.Mask | None, change_batch.Mask | None]] = []
     lost = fills = 0
@@ -226,7 +228,7 @@ def decide(
             fill = out & _same(head, beaten_by, newer, lo)
             lost, fills = lost + int(out.sum()), fills + int(fill.sum())
         settled.append((blob, out, fill))
-    return Decision(change_batch.settled(settled, lo), read, rows - lost, fills)
+    return Decision(change_batch.settled(settled, lo), read, rows - lost, fills, lost)
 
 
 def _same(

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from lakemark import causes
 from lakemark.reconcile import window
-from lakemark.reconcile.outputs import SURVIVORS
+from lakemark.reconcile.outputs import OF_TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,7 +186,7 @@ def fold_group(
                 "source": [out.source for out in folded.outputs],
                 "first": shard,
                 "slot": [
-                    slot_of(out.table) if out.kind == SURVIVORS else 0 for out in folded.outputs
+                    slot_of(out.table) if out.kind in OF_TABLES else 0 for out in folded.outputs
                 ],
                 "blob": [out.blob for out in folded.outputs],
             }

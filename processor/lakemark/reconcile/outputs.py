@@ -6,9 +6,13 @@ import msgspec
 
 RESTART: Final = "restart"
 SURVIVORS: Final = "survivors"
+COMPARISON: Final = "comparison"
+COMPARED: Final = "compared"
 SETTLED: Final = "settled"
 SWEPT: Final = "swept"
 SIZE: Final = "size"
+OF_TABLES: Final = frozenset({SURVIVORS, COMPARISON})
+"""Kinds that go to the merging task of their table."""
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -20,6 +24,7 @@ class Output(msgspec.Struct, frozen=True):
             | kind | blob | |
             |---|---|---|
             | SURVIVORS | packet | rows, fills and truncates for the table |
+            | COMPARISON | `Comparison`, msgpack | rows to compare with the table's |
             | SETTLED | `chunks.Settled`, JSON | an attempt is decided |
             | SWEPT | `Swept`, JSON | the truncate of a sweep went out; shard 0 says so |
             | RESTART | the table | the connector reads it anew; every shard says so |

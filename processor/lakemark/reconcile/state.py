@@ -14,7 +14,7 @@ import msgspec
 
 from lakemark.errors import StateVersionError
 from lakemark.model import positions
-from lakemark.model.control import TABLE_MODE
+from lakemark.model.control import ORDER_MODE, REPORT, TABLE_MODE
 from lakemark.reconcile.chunks import Attempt, Closed
 
 VERSION: Final = 3
@@ -48,11 +48,24 @@ class ArmedRun(msgspec.Struct):
         tables: that it reads.
         mode: TABLE_MODE, or ORDER_MODE if its chunks wait for a fence.
         windows: what its window rows name as their run.
+        verify, values: see `control.RunStart`; empty = its rows are merged.
     """
 
     tables: list[str]
     mode: str = TABLE_MODE
     windows: str = ""
+    verify: str = ""
+    values: bool = False
+
+    @property
+    def is_ordered(self) -> bool:
+        """Say whether its rows go out, and no older ones of other runs may follow them."""
+        return self.mode == ORDER_MODE and self.verify != REPORT
+
+    @property
+    def waits(self) -> bool:
+        """Say whether its chunks wait for a fence: all events up to their `hi` are applied then."""
+        return self.mode == ORDER_MODE or bool(self.verify)
 
 
 class ShardState(msgspec.Struct):

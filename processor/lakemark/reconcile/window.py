@@ -27,8 +27,8 @@ import msgspec
 import pyarrow as pa
 
 from lakemark.model import change_batch, control, positions
+from lakemark.model.comparisons import Comparison
 from lakemark.model.control import (
-    ORDER_MODE,
     TABLE_MODE,
     AttemptsBegin,
     ChunkComplete,
@@ -43,6 +43,7 @@ from lakemark.model.control import (
 from lakemark.reconcile import chunks, key_log
 from lakemark.reconcile.chunks import Attempt, Bounds, Closed, Header, Manifest, Settled
 from lakemark.reconcile.outputs import (
+    COMPARISON,
     RESTART,
     SETTLED,
     SIZE,
@@ -250,7 +251,9 @@ def _arm(now: ShardState, record: RunStart) -> None:
     if not now.runs:
         now.closed = Closed(below=record.attempt or 0)
     tables, mode = sorted(set(record.tables)), record.mode or TABLE_MODE
-    run = now.runs.setdefault(record.run, ArmedRun(tables, mode, record.windows or record.run))
+    windows, verify = record.windows or record.run, record.verify or ""
+    armed = ArmedRun(tables, mode, windows, verify, bool(record.values))
+    run = now.runs.setdefault(record.run, armed)
     run.mode = mode  # output topics may have been configured meanwhile, or taken out
 
 
@@ -447,17 +450,32 @@ def _decide(now: ShardState, shard: int) -> list[Output]:
             of_table = key_log.of_tables(touched, [attempt.table])
             decision = chunks.decide(attempt.parts, low.open, of_table, truncated_at=truncated_at)
             if decision.blob is not None:
-                outputs.append(Output(SURVIVORS, attempt.table, decision.blob, f"chunk/{number}"))
+                outputs.append(_rows(now, number, shard, low.open, decision))
             settled = msgspec.structs.replace(
                 settled,
                 rows=decision.rows, survivors=decision.survivors, fills=decision.fills,
             )  # fmt: skip
-            if now.runs[attempt.run].mode == ORDER_MODE:
+            if now.runs[attempt.run].is_ordered:
                 by_run = now.decided.setdefault(attempt.table, {})
                 by_run[attempt.run] = max(by_run.get(attempt.run, b""), low.open)
         outputs.append(Output(SETTLED, attempt.table, msgspec.json.encode(settled)))
         _close(now, number)
     return outputs
+
+
+def _rows(
+    now: ShardState, number: int, shard: int, position: bytes, decision: chunks.Decision
+) -> Output:
+    """Return the rows of a decided attempt: to be merged, or to be compared."""
+    attempt, blob = now.attempts[number], decision.blob or b""
+    source, run = f"chunk/{number}", now.runs[attempt.run]
+    if not run.verify:
+        return Output(SURVIVORS, attempt.table, blob, source)
+    comparison = Comparison(
+        attempt.run, attempt.table, attempt.chunk, number, shard, position, run.verify, blob,
+        decision.lost, run.values,
+    )  # fmt: skip
+    return Output(COMPARISON, attempt.table, msgspec.msgpack.encode(comparison), source)
 
 
 def _span(now: ShardState, attempt: Attempt) -> tuple[Window, Window] | None:
@@ -471,7 +489,7 @@ def _span(now: ShardState, attempt: Attempt) -> tuple[Window, Window] | None:
     high = now.windows.get(manifest.hi) if manifest else None
     if low is None or high is None or not low.open or not high.close:
         return None
-    if now.runs[attempt.run].mode == ORDER_MODE and now.fence < high.close:
+    if now.runs[attempt.run].waits and now.fence < high.close:
         return None
     if manifest is not None and manifest.position:
         low = Window(open=_position(manifest.position))

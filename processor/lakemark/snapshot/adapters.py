@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
@@ -26,9 +28,13 @@ from lakemark.kafka.client_errors import Admission
 from lakemark.kafka.client_settings import by_offset
 from lakemark.model.columns import Column
 from lakemark.model.control import ControlRecord, encode
+from lakemark.model.key import canonical_from_columns
 from lakemark.model.key_ranges import Condition, KeyRange
+from lakemark.model.row_digest import RowDigests, Words, among, digests
 from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
+from lakemark.sink import found_rows
+from lakemark.sink.table_format import TableReader
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.snapshot.notifications import Notification
@@ -67,8 +73,7 @@ class Adapters:
 
     Attributes:
         reader: reads chunks.
-        partial: canonical keys of a table's rows in the lake that have unavailable columns, given
-            its name and key columns.
+        lake: reads a table of the lake, given its name.
         owned: raises unless this process still runs the pipeline. A process that slept, and was
             superseded meanwhile, is asked when it wakes: before it writes anything more.
         wrapped: whether the schemas that a table's records carry are known.
@@ -80,7 +85,7 @@ class Adapters:
     config: Config
     connector: Connector
     settings: ReadSettings
-    partial: Callable[[str, Sequence[Column]], list[bytes]]
+    lake: Callable[[str], TableReader]
     owned: Callable[[], None]
     wrapped: Callable[[str], bool]
     watched: Callable[[str], bool] = lambda _: True
@@ -364,8 +369,37 @@ class Adapters:
     def partial_keys(self, table: str) -> tuple[str, ...]:
         """See `Ports`."""
         key = self._key(table)
-        keys = self.partial(table, key) if key else []
+        keys = self.lake(table).incomplete_keys(key) if key else []
         return tuple(one.decode("utf-8", "replace") for one in keys)
+
+    def kept(self, table: str) -> pa.Schema | None:
+        """See `Ports`."""
+        kept = self.lake(table).schema()
+        known = self.schemas.get(table) or self.settings.source.schemas([table]).get(table)
+        if kept is None or known is None:
+            return None
+        return pa.schema([field for field in kept if field.name in known.by_name])
+
+    def kept_digests(self, table: str, kept: pa.Schema) -> RowDigests:
+        """See `Ports`."""
+        key = [column.name for column in self._key(table)]
+        return RowDigests.joined([digests(rows, key) for rows in self.lake(table).rows(kept.names)])
+
+    def kept_keys(self, table: str, suspects: Words) -> list[bytes]:
+        """See `Ports`."""
+        key = self._key(table)
+        names = [column.name for column in key]
+        found: list[bytes] = []
+        for rows in self.lake(table).rows(names):
+            suspected = np.flatnonzero(among(digests(rows, names).keys, suspects))
+            hits = rows.take(pa.array(suspected))
+            columns = [hits.column(name) for name in names]
+            found += canonical_from_columns(columns, key).to_pylist()
+        return found
+
+    def found(self, run: str, table: str) -> Mapping[str, int]:
+        """See `Ports`."""
+        return found_rows.counts(self.config.lake, run, table)
 
     def read(self, spec: ChunkSpec) -> ChunkResult:
         """See `Ports`."""

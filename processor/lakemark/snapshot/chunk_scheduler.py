@@ -17,6 +17,7 @@ import structlog
 from lakemark.connectors.database import Proof
 from lakemark.errors import LakemarkError
 from lakemark.model import positions
+from lakemark.model.comparisons import ComparedChunk
 from lakemark.model.control import ChunkComplete
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunk_splitter import ChunkSplitter
@@ -33,6 +34,7 @@ from lakemark.snapshot.retries import Retries
 from lakemark.snapshot.run_store import RunStore, place_of
 from lakemark.snapshot.runs import Run, TableRun
 from lakemark.snapshot.snapshot_state import ChunkAttempt, SnapshotState
+from lakemark.snapshot.tally import VerifyTally
 
 log = structlog.get_logger(__name__)
 
@@ -262,6 +264,12 @@ class ChunkScheduler:
                 )
             )
 
+    def compared(self, found: ComparedChunk) -> None:
+        """Note what a shard's rows were compared with; it counts once the attempt is settled."""
+        attempt = self.state.attempts.get(found.attempt)
+        if attempt is not None and found.shard not in attempt.shards:
+            attempt.compared.append(found)
+
     def settled(self, number: int, shard: int, *, rows: int, lo: str, void: str) -> None:
         """Note that a shard has decided an attempt; the decision's effects are in the table.
 
@@ -294,6 +302,8 @@ class ChunkScheduler:
         self.state.answered(attempt.run, table, settled=True)
         if attempt.begun != table.begun or table.over:
             return
+        if not self._found(attempt):
+            return
         chunk = self.state.chunks[attempt.run.id, table.table][attempt.chunk]
         chunk.done, chunk.rows, chunk.lo = True, attempt.rows, attempt.low
         table.settled += 1
@@ -302,6 +312,21 @@ class ChunkScheduler:
             table.inexact += attempt.result.inexact
         table.first_lo = min(table.first_lo or attempt.low, attempt.low)
         self.store.chunks_changed(attempt.run, table, [attempt.chunk])
+
+    def _found(self, attempt: ChunkAttempt) -> bool:
+        """Count a chunk of a verify run; say whether all of it was compared."""
+        run, table = attempt.run, attempt.table
+        failed = next((one for one in attempt.compared if one.code), None)
+        if failed is not None and failed.retried:
+            why = LakemarkError(failed.reason, code=failed.code, hint=failed.hint, retried=True)
+            self.retries.failed(why)
+            return False
+        if failed is not None:
+            self.store.fail_table(run, table, failed.code, failed.reason, failed.hint)
+            return False
+        for one in attempt.compared:
+            table.tally.add(VerifyTally(compared=one.rows, newer=one.newer))
+        return True
 
     def unstick(self, now: float) -> None:
         """Void attempts that lost a part: a shard decided later ones, and not these.

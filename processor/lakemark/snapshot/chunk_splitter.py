@@ -44,7 +44,7 @@ class ChunkSplitter:
         Raises:
             LakemarkError: retried: the database is away.
         """
-        if not table.condition:
+        if not table.condition or table.keys is not None:  # keys that a scan has found by it
             return None
         try:
             return self.reader.condition(table.table, table.condition)

@@ -16,10 +16,12 @@ never be read under its number.
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
 from lakemark.connectors.database import (
@@ -28,19 +30,28 @@ from lakemark.connectors.database import (
     ChunkRows,
     Database,
     DatabaseAccess,
+    RowsOfSnapshot,
     visible,
 )
 from lakemark.connectors.registry import database_of
 from lakemark.errors import ConfigError, LakemarkError
 from lakemark.kafka import records
 from lakemark.kafka.client_errors import away
-from lakemark.model import positions
+from lakemark.model import positions, row_digest
 from lakemark.model.change_batch import WriteFile
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key_ranges import Boundary, Condition, KeyRange, halves
 from lakemark.settings.config import Config
+from lakemark.sink import comparison
 from lakemark.snapshot import chunks
-from lakemark.snapshot.chunks import ChunkError, ChunkPart, ChunkResult, ChunkSpec, KeyedRows
+from lakemark.snapshot.chunks import (
+    ChunkError,
+    ChunkPart,
+    ChunkResult,
+    ChunkSpec,
+    Digest,
+    KeyedRows,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -156,6 +167,8 @@ def _run(
     )
     chunk, absent = rows.found, rows.absent
     read = time.monotonic()
+    if spec.digest is not None:
+        return _digested(spec, spec.digest, chunk, begun)
     lo, parts = _filed(spec, rows, settings) or (
         "",
         chunks.parts(
@@ -185,6 +198,23 @@ def _run(
         seconds=time.monotonic() - begun,
         read_seconds=read - begun,
     )
+
+
+def _digested(spec: ChunkSpec, how: Digest, chunk: RowsOfSnapshot, begun: float) -> ChunkResult:
+    """Return the digests of a chunk's rows, or the keys that are suspected."""
+    key = chunk.schema.key
+    rows = row_digest.digests(comparison.as_kept(chunk.rows, how.schema, key=key), key)
+    found = ChunkResult(
+        attempt=spec.attempt,
+        rows=chunk.rows.num_rows,
+        fingerprint=chunk.schema.fingerprint(),
+        bytes=chunk.rows.nbytes,
+        seconds=time.monotonic() - begun,
+    )
+    if how.suspects is None:
+        return replace(found, digests=rows)
+    suspected = np.flatnonzero(row_digest.among(rows.keys, how.suspects))
+    return replace(found, keys=tuple(chunk.keys.take(pa.array(suspected)).to_pylist()))
 
 
 def _filed(

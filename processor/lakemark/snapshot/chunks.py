@@ -23,6 +23,7 @@ from lakemark.errors import LakemarkError, TableError
 from lakemark.model import change_batch
 from lakemark.model.change_batch import ChunkFile, KeyColumns
 from lakemark.model.key_ranges import CUT_TIMEOUT, WHOLE, Boundary, Condition, KeyRange
+from lakemark.model.row_digest import RowDigests, Words
 from lakemark.model.schema import TableSchema
 from lakemark.reconcile.chunks import Header
 
@@ -90,6 +91,7 @@ class ChunkSpec:
         epoch: of such positions.
         rebuild: name of the rebuild that the table is in; empty = none.
         connector: whose table it is, where there are several: see `Connector.qualifier`.
+        digest: its rows are digested and go nowhere; None = they are written.
     """
 
     run: str
@@ -105,6 +107,33 @@ class ChunkSpec:
     epoch: int = 0
     rebuild: str = ""
     connector: str = ""
+    digest: "Digest | None" = None
+
+
+CanonicalKeys = tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The way in which the rows of a chunk are digested, see `row_digest`.
+
+    Attributes:
+        kept: the columns that the lake has of them: an Arrow schema (IPC).
+        suspects: digests of keys, sorted: these keys are told, and no digests. None = digests are.
+    """
+
+    kept: bytes
+    suspects: Words | None = None
+
+    @classmethod
+    def of(cls, kept: pa.Schema, suspects: Words | None = None) -> "Digest":
+        """Return the way for a table with these columns."""
+        return cls(kept.remove_metadata().serialize().to_pybytes(), suspects)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return pa.ipc.read_schema(pa.py_buffer(self.kept))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +179,8 @@ class ChunkResult:
         seconds: from the beginning of the task to the last acknowledgement.
         read_seconds: of these until the rows were read and typed.
         error: why it failed.
+        digests: of the rows, where they were asked for.
+        keys: canonical keys whose digests were asked for.
     """
 
     attempt: int
@@ -166,6 +197,8 @@ class ChunkResult:
     seconds: float = 0.0
     read_seconds: float = 0.0
     error: ChunkError | None = None
+    digests: RowDigests | None = None
+    keys: CanonicalKeys = ()
 
     @property
     def inexact(self) -> int:

@@ -36,6 +36,7 @@ from lakemark.snapshot.runs import Chunk, Run, TableRun
 from lakemark.snapshot.signal_processor import SignalProcessor
 from lakemark.snapshot.snapshot_state import Settings, SnapshotState
 from lakemark.snapshot.table_completion import TableCompletion
+from lakemark.snapshot.verify_scans import VerifyScans
 from lakemark.state import tables
 from lakemark.state.progress import PAGE_PREFIX
 
@@ -60,6 +61,7 @@ class Coordinator:
         self.scheduler = ChunkScheduler(
             state, self.store, self.retries, self.splitter, reader=ports, executor=ports
         )
+        self.scans = VerifyScans(state, self.store, self.retries, reader=ports, executor=ports)
         self.completion = TableCompletion(
             state, self.store, self.retries, self.splitter, reader=ports, executor=ports
         )
@@ -93,6 +95,7 @@ class Coordinator:
         self.store.reset()
         self.state.chunks = {}
         self.completion.reset()
+        self.scans.reset()
         stored = self.ports.load()
         life = int(stored.get(COORDINATOR_KEY, b"0")) + 1
         self.ports.save({COORDINATOR_KEY: str(life).encode()})
@@ -111,9 +114,12 @@ class Coordinator:
                 if table.table in chunks:
                     pages -= set(runs.page_keys(run.id, table))
                 self._resume(run, table, chunks.get(table.table))
+            self.store.changed(run)
+            if run.state == runs.SCANNING:
+                self.scans.again(run)
+                continue
             if run.query != stream.query or run.id not in stream.armed:
                 run.state = runs.ARMING
-            self.store.changed(run)
             self.store.say_start(run)
         self.store.remove(pages)  # nobody counts on them
         self._follow_snapshots()
@@ -193,8 +199,9 @@ class Coordinator:
         self._tick(now)
         self.scheduler.manifests(now)
         self.scheduler.begin(now)
+        self.scans.step(now)
         self.completion.step()
-        if self.state.settings.ordered:
+        if self.state.settings.ordered or any(run.verify for run in self.state.active()):
             self.frontier.step(now)
         self.scheduler.unstick(now)
         self.scheduler.name_blocker()

@@ -94,6 +94,13 @@ def text(name: str, value: Any) -> str:
     return value.strip()
 
 
+def truth(name: str, value: Any) -> bool:
+    """Read true or false."""
+    if not isinstance(value, bool):
+        raise wrong_type(name, "true or false", value)
+    return value
+
+
 def identifier(name: str, value: Any) -> str:
     """Read the id of a signal or a run."""
     if not isinstance(value, str):

@@ -13,8 +13,9 @@
 
 The fields have Debezium's names wherever it has them: `total_rows_scanned`, `total_rows`,
 `chunk_index` (here the number of settled chunks: they are read in parallel), `total_chunks`.
-lakemark's own are `percent`, `rows_per_second`, `eta_seconds`, `code`, `reason`, `hint`. All
-values are text, as in Debezium. Keys of rows, which Debezium shows, are left out.
+lakemark's own are `percent`, `rows_per_second`, `eta_seconds`, `code`, `reason`, `hint`, and of
+verify runs `missing_rows`, `extra_rows` and the like (`TALLY`). All values are text, as in
+Debezium. Keys of rows, which Debezium shows, are left out.
 
 Pure: the time is an argument.
 """
@@ -28,9 +29,11 @@ from typing import Final
 import msgspec
 
 from lakemark.snapshot.signals import Rejection
+from lakemark.snapshot.tally import VerifyTally
 
 AGGREGATE_TYPE: Final = "Incremental Snapshot"
 
+TALLY: Final = ("missing", "extra", "differing", "duplicate", "newer", "left")
 _DELIMITER: Final = ","  # Debezium's, without a space
 
 
@@ -99,6 +102,7 @@ class Progress:
         total_rows: the database's estimate of all rows; None if it has none.
         inexact: values among them that the lake gets otherwise than the database has them.
         known: share of the tables whose chunks are known by now, from 0 to 1.
+        tally: of a verify run; None of a snapshot.
     """
 
     chunks: int
@@ -108,6 +112,7 @@ class Progress:
     total_rows: int | None = None
     inexact: int = 0
     known: float = 1.0
+    tally: VerifyTally | None = None
 
     def percent(self) -> int:
         """The whole percent of the chunks, cut: 100 only when all are known and settled."""
@@ -262,4 +267,6 @@ def _numbers(progress: Progress | None, *, paused: bool = False) -> dict[str, st
         "rows_per_second": progress.rows_per_second(),
         "eta_seconds": None if paused else progress.eta_seconds(),
     }
+    if progress.tally is not None:
+        numbers |= {f"{name}_rows": getattr(progress.tally, name) for name in TALLY}
     return {name: str(number) for name, number in numbers.items() if number is not None}

@@ -4,11 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import pyarrow as pa
+
 from lakemark.connectors.database import OpenWindow, Proof, Watermark
 from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 from lakemark.model.control import ControlRecord
 from lakemark.model.key_ranges import Condition, KeyRange
 from lakemark.model.offsets import Offsets
+from lakemark.model.row_digest import RowDigests, Words
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.snapshot.notifications import Notification
@@ -161,6 +164,27 @@ class SourceReader(Protocol):
 
     def partial_keys(self, table: str) -> tuple[str, ...]:
         """Return canonical keys of rows of the lake with unavailable columns. For `submit`."""
+
+    def kept(self, table: str) -> pa.Schema | None:
+        """Return the columns of a table of the lake that its source has, too. For `submit`.
+
+        Returns:
+            under the source's names, in the lake's types; None without a table.
+        """
+
+    def kept_digests(self, table: str, kept: pa.Schema) -> RowDigests:
+        """Return the digests of a table's rows in the lake, in these columns. For `submit`."""
+
+    def kept_keys(self, table: str, suspects: Words) -> list[bytes]:
+        """Return the canonical keys of the lake's rows whose digests are these. For `submit`.
+
+        Args:
+            table: its name.
+            suspects: sorted.
+        """
+
+    def found(self, run: str, table: str) -> Mapping[str, int]:
+        """Return how many rows a verify run has found not to be alike, by kind. For `submit`."""
 
     def read(self, spec: ChunkSpec) -> ChunkResult:
         """Read a chunk; never raises. Takes its time: for `submit`."""

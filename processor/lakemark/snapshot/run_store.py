@@ -34,6 +34,7 @@ from lakemark.snapshot.ports import Executor, ProgressStore
 from lakemark.snapshot.runs import Run, TableRun
 from lakemark.snapshot.signal_skip import SIGNALS_KEY
 from lakemark.snapshot.snapshot_state import ChunkAttempt, SnapshotState
+from lakemark.snapshot.tally import VerifyTally
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +83,10 @@ class RunStore:
         self.state.runs[run.id] = run
         self._disarmed.discard(run.id)
         self.changed(run)
-        self.say_start(run)
+        if run.state == runs.ARMING:
+            self.say_start(run)
+        else:
+            self._started(run)
         for old in sorted((r for r in self.state.runs.values() if r.over), key=lambda r: r.number):
             if len(self.state.runs) <= KEPT_RUNS:
                 break
@@ -99,6 +103,8 @@ class RunStore:
                 windows=self.state.settings.windows,
                 attempt=self.state.next_attempt,
                 mode=ORDER_MODE if self.state.settings.ordered else TABLE_MODE,
+                verify=run.verify or None,
+                values=run.values or None,
             )
         )
 
@@ -110,12 +116,17 @@ class RunStore:
             run.state, run.query = runs.READING, self.state.stream.query
             self.state.since[run.id] = self.state.windows.begun
             self.changed(run)
-            self.notify(notes.started(self.subject(run), ts_ms=self.executor.now_ms()))
-            for pattern in run.unmatched:
-                self._scanned(run, TableRun(pattern, state=runs.FAILED, code="table-gone"))
-            for table in run.tables:
-                if table.state == runs.FAILED:
-                    self._scanned(run, table)
+            if not run.scanned:
+                self._started(run)
+
+    def _started(self, run: Run) -> None:
+        """Say that a run was accepted, and what of it cannot be read."""
+        self.notify(notes.started(self.subject(run), ts_ms=self.executor.now_ms()))
+        for pattern in run.unmatched:
+            self._scanned(run, TableRun(pattern, state=runs.FAILED, code="table-gone"))
+        for table in run.tables:
+            if table.state == runs.FAILED:
+                self._scanned(run, table)
 
     def fail_table(self, run: Run, table: TableRun, code: str, reason: str, hint: str) -> None:
         """Fail a table of a run that cannot be read: the others go on."""
@@ -251,6 +262,10 @@ class RunStore:
         for table in run.tables:
             table.keys, table.reread = None if table.keys is None else [], []
 
+    def scanned(self, run: Run, table: TableRun) -> None:
+        """Say that a table of a verify run was scanned, and that all of it was alike."""
+        self._scanned(run, table)
+
     # -- what is said ---------------------------------------------------------------------------
 
     def say(self, record: ControlRecord) -> None:
@@ -356,10 +371,11 @@ class RunStore:
         if now < self._next_report:
             return
         self._next_report = now + REPORT_EVERY_S
-        for run in self.state.active():
+        scanning = [run for run in self.state.open_runs() if run.state == runs.SCANNING]
+        for run in [*self.state.active(), *scanning]:
             for table in run.tables:
                 here = (table.settled, table.chunks)
-                under_way = table.state in {runs.READING, runs.CHECKING}
+                under_way = table.state in {runs.READING, runs.CHECKING, runs.SCANNING}
                 if not under_way or self._reported.get((run.id, table.table)) == here:
                     continue
                 self._reported[run.id, table.table] = here
@@ -413,15 +429,19 @@ class RunStore:
 
     def _progress(self, run: Run, tables: Sequence[TableRun]) -> Progress:
         totals = [table.total for table in tables]
+        tally = VerifyTally()
+        for table in tables:
+            tally.add(table.tally)
         is_cut = [table.over or table.state not in {runs.WAITING, runs.CUTTING} for table in tables]
         return Progress(
             chunks=sum(table.settled for table in tables),
             total_chunks=sum(table.chunks for table in tables),
-            rows=sum(table.rows for table in tables),
+            rows=tally.scanned or sum(table.rows for table in tables),
             inexact=sum(table.inexact for table in tables),
             seconds=tables[0].seconds if len(tables) == 1 else run.seconds,
-            total_rows=None if min(totals, default=-1) < 0 else sum(totals),
+            total_rows=tally.scanned or (None if min(totals, default=-1) < 0 else sum(totals)),
             known=sum(is_cut) / len(is_cut),
+            tally=tally if run.verify else None,
         )
 
     def count_seconds(self, run: Run) -> None:

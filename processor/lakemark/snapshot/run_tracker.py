@@ -16,7 +16,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from lakemark.snapshot.notifications import Notification, ScanStatus, is_of_run, tables_of
+from lakemark.snapshot.notifications import (
+    TALLY,
+    Notification,
+    ScanStatus,
+    is_of_run,
+    tables_of,
+)
 
 ASKED: Final = "asked"
 ENDED: Final = frozenset({"completed", "aborted", "rejected"})
@@ -50,6 +56,7 @@ class Scan:
         rows_per_second: since the table was begun.
         eta_seconds: to go at that pace.
         inexact: values that the lake gets otherwise than the database has them.
+        tally: of a verify run; None of a snapshot.
     """
 
     status: str = ""
@@ -60,6 +67,13 @@ class Scan:
     rows_per_second: int | None = None
     eta_seconds: int | None = None
     inexact: int = 0
+    tally: Mapping[str, int] | None = None
+
+    @property
+    def unlike(self) -> int:
+        """The number of rows that are not as in the source, or were not compared."""
+        tally = self.tally or {}
+        return sum(tally.get(name, 0) for name in TALLY if name != "newer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +101,11 @@ class FollowedRun:
     def is_good(self) -> bool:
         """Say whether it has completed and every table was read to its end."""
         return self.state == "completed" and not self.unread()
+
+    @property
+    def unlike(self) -> int:
+        """The number of rows of all tables that are not alike, see `Scan.unlike`."""
+        return sum(scan.unlike for scan in self.tables.values())
 
     def unread(self) -> dict[str, str]:
         """Return the tables that ended without being read, each with its end."""
@@ -150,7 +169,15 @@ def _scan(data: Mapping[str, str]) -> Scan:
         rows_per_second=_number(data, "rows_per_second"),
         eta_seconds=_number(data, "eta_seconds"),
         inexact=_number(data, "inexact_values") or 0,
+        tally=tally_of(data),
     )
+
+
+def tally_of(data: Mapping[str, str]) -> Mapping[str, int] | None:
+    """Return the numbers of a verify run that a notification has, by name; None of a snapshot."""
+    found = {name: _number(data, f"{name}_rows") for name in TALLY}
+    known = {name: number for name, number in found.items() if number is not None}
+    return known or None
 
 
 def _number(data: Mapping[str, str], name: str) -> int | None:

@@ -2,7 +2,8 @@
 
     run        set by                          meaning
     ---------  ------------------------------  ----------------------------------------------------
-    arming     an accepted signal              the shards are told; a batch must have begun with it
+    scanning   an accepted verify-snapshot     rows of both sides are digested: which may differ?
+    arming     an accepted signal, the scan    the shards are told; a batch must have begun with it
     reading    a batch with the run's start    chunks are read and settled
     completed  the last table is done          every row is in its table
     stopped    stop-snapshot                   what was read stays in the tables
@@ -11,6 +12,7 @@
     table      set by                          meaning
     ---------  ------------------------------  ----------------------------------------------------
     waiting    the run; a table begun again    it is not cut into chunks yet
+    scanning   its turn in a verify run        its rows are digested, see `verify_scans`
     cutting    its turn                        the database is asked where
     reading    its cut                         chunks are read and settled
     checking   its last chunk's close row      the schema and incomplete rows are looked at
@@ -33,8 +35,10 @@ import msgspec
 
 from lakemark.errors import StateVersionError
 from lakemark.model.key_ranges import WHOLE, KeyRange
+from lakemark.snapshot.tally import VerifyTally
 from lakemark.state.progress import PAGE_PREFIX, RUN_PREFIX
 
+SCANNING: Final = "scanning"
 ARMING: Final = "arming"
 READING: Final = "reading"
 COMPLETED: Final = "completed"
@@ -113,6 +117,7 @@ class TableRun(msgspec.Struct, omit_defaults=True):
         seconds: spent on it since it was begun, pauses left out.
         repairs: how often keys were read again that the reading had left incomplete.
         repaired: batch up to which such keys were asked for.
+        tally: of a verify run.
     """
 
     table: str
@@ -134,6 +139,7 @@ class TableRun(msgspec.Struct, omit_defaults=True):
     seconds: float = 0.0
     repairs: int = 0
     repaired: int = -1
+    tally: VerifyTally = msgspec.field(default_factory=VerifyTally)
     code: str = ""
     reason: str = ""
     hint: str = ""
@@ -160,6 +166,9 @@ class Run(msgspec.Struct, omit_defaults=True):
         chunk_rows, parallelism, delay: as the signal or set-snapshot says; None = as configured.
         surrogate: column that orders the chunks.
         unmatched: patterns of the signal that chose no table.
+        verify: rows are compared and not merged: REPORT, or REPAIR; empty = a snapshot.
+        values: whether the rows' values are kept with what is found.
+        scanned: whether all its tables were.
         ended: milliseconds since the epoch.
         seconds: spent reading, pauses left out, up to `since` (not kept).
     """
@@ -177,6 +186,9 @@ class Run(msgspec.Struct, omit_defaults=True):
     priority: int = 0
     surrogate: str | None = None
     unmatched: list[str] = []
+    verify: str = ""
+    values: bool = False
+    scanned: bool = False
     ended: int = 0
     seconds: float = 0.0
     code: str = ""

@@ -329,7 +329,7 @@ class SignalProcessor:
         """Say whether a table may get a run unasked: it has none, nor just had one."""
         if self.executor.monotonic() < self.state.rests.get(name, 0.0):
             return False
-        return not any(name in run.names() for run in self.state.open_runs())
+        return not any(name in run.names() for run in self.state.open_runs() if not run.verify)
 
     def refused(self, name: str) -> bool:
         """Say whether a signal would be refused for what the connector does to the table's rows.

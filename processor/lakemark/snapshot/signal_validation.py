@@ -10,12 +10,13 @@ from decimal import Decimal
 from typing import Final
 
 from lakemark.errors import LakemarkError, RefusedError, nearest
+from lakemark.model.control import REPAIR, REPORT
 from lakemark.model.key_ranges import Condition
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot.chunks import is_of_a_table
 from lakemark.snapshot.fields import PrimaryKey, Scalar
-from lakemark.snapshot.runs import FAILED, Run, TableRun
-from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, matching
+from lakemark.snapshot.runs import ARMING, FAILED, SCANNING, Run, TableRun
+from lakemark.snapshot.signals import ExecuteSnapshot, Rejection, VerifySnapshot, matching
 
 _PLAIN_NAME: Final = re.compile(r"[\w$]+\.[\w$]+")  # no pattern that could mean several
 _NOT_A_TABLE: Final = "not-a-table"
@@ -78,7 +79,7 @@ def _accept(signal: ExecuteSnapshot, context: SignalContext) -> Run:
     if signal.keys:
         _one_table(signal, chosen.tables)
         tables[0].keys = _keys(signal.keys, chosen.tables[0], context)
-    return Run(
+    run = Run(
         signal.id,
         tables,
         chunk_rows=signal.chunk_rows,
@@ -88,6 +89,10 @@ def _accept(signal: ExecuteSnapshot, context: SignalContext) -> Run:
         surrogate=signal.surrogate_key,
         unmatched=list(chosen.unmatched),
     )
+    if isinstance(signal, VerifySnapshot):
+        run.verify, run.values = REPAIR if signal.repair else REPORT, signal.with_values
+        run.state = ARMING if signal.keys else SCANNING
+    return run
 
 
 def _table(name: str, text: str, context: SignalContext) -> TableRun:

@@ -6,6 +6,7 @@ Debezium's format: the key is the pipeline's name, the value ``{"id", "type", "d
 | type | asks for |
 |---|---|
 | execute-snapshot | a run over some tables, over rows by condition, or over a list of keys |
+| verify-snapshot | the same, but rows are compared with the lake's (lakemark's own) |
 | stop-snapshot | the end of all runs, or of some tables in them |
 | pause-snapshot, resume-snapshot | a pause of all runs, and its end |
 | set-snapshot | other chunk rows, parallelism or delay for one run (lakemark's own) |
@@ -64,6 +65,19 @@ class ExecuteSnapshot:
             for table in matching(pattern, tables, ignore_case=True).tables:
                 found.setdefault(table, condition.filter)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySnapshot(ExecuteSnapshot):
+    """The request to compare tables with their source.
+
+    Attributes:
+        repair: what differs is mended.
+        with_values: the rows' values are kept with what is found.
+    """
+
+    repair: bool = False
+    with_values: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +294,16 @@ def _signal(name: str, record: Mapping[str, Any]) -> Signal:
 
 
 def _execute(name: str, data: Mapping[str, Any]) -> ExecuteSnapshot:
+    return ExecuteSnapshot(id=name, **_what(data))
+
+
+def _verify(name: str, data: Mapping[str, Any]) -> VerifySnapshot:
+    own = {"repair": data.get("repair", False), "with_values": data.get("with-values", False)}
+    return VerifySnapshot(id=name, **_what(data), **own)
+
+
+def _what(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a signal asks for: tables and rows, and how they are read."""
     tables = data.get("data-collections", ())
     if not tables:
         raise fields.missing("data-collections", 'at least one table, such as ["public.orders"]')
@@ -291,17 +315,16 @@ def _execute(name: str, data: Mapping[str, Any]) -> ExecuteSnapshot:
                 "move the first into the list: it is the old form",
             )
         conditions = (AdditionalCondition(_ANY, for_all),)
-    return ExecuteSnapshot(
-        id=name,
-        data_collections=tables,
-        conditions=conditions,
-        surrogate_key=data.get("surrogate-key") or None,
-        keys=data.get("keys", ()),
-        chunk_rows=data.get("chunk-rows"),
-        parallelism=data.get("parallelism"),
-        delay=data.get("delay"),
-        priority=data.get("priority", 0),
-    )
+    return {
+        "data_collections": tables,
+        "conditions": conditions,
+        "surrogate_key": data.get("surrogate-key") or None,
+        "keys": data.get("keys", ()),
+        "chunk_rows": data.get("chunk-rows"),
+        "parallelism": data.get("parallelism"),
+        "delay": data.get("delay"),
+        "priority": data.get("priority", 0),
+    }
 
 
 def _stop(name: str, data: Mapping[str, Any]) -> StopSnapshot:
@@ -340,20 +363,20 @@ _CHANGEABLE: Final = {
     "delay": fields.delay,
 }
 _Readers = Mapping[str, Callable[[str, Any], Any]]
+_WHAT: Final = {
+    "data-collections": fields.patterns,
+    "type": fields.snapshot_type,
+    "additional-conditions": fields.conditions,
+    "additional-condition": fields.text,
+    "surrogate-key": fields.text,
+    "keys": fields.keys,
+    **_CHANGEABLE,
+    "priority": fields.whole(-fields.MAX_PRIORITY, fields.MAX_PRIORITY),
+}
+_OF_VERIFY: Final = {"repair": fields.truth, "with-values": fields.truth}
 _TYPES: Final[dict[str, tuple[_Readers, Callable[[str, Mapping[str, Any]], Signal]]]] = {
-    "execute-snapshot": (
-        {
-            "data-collections": fields.patterns,
-            "type": fields.snapshot_type,
-            "additional-conditions": fields.conditions,
-            "additional-condition": fields.text,
-            "surrogate-key": fields.text,
-            "keys": fields.keys,
-            **_CHANGEABLE,
-            "priority": fields.whole(-fields.MAX_PRIORITY, fields.MAX_PRIORITY),
-        },
-        _execute,
-    ),
+    "execute-snapshot": (_WHAT, _execute),
+    "verify-snapshot": ({**_WHAT, **_OF_VERIFY}, _verify),
     "stop-snapshot": ({"data-collections": fields.patterns, "type": fields.snapshot_type}, _stop),
     "pause-snapshot": ({"type": fields.snapshot_type}, lambda name, _: PauseSnapshot(name)),
     "resume-snapshot": ({"type": fields.snapshot_type}, lambda name, _: ResumeSnapshot(name)),

@@ -12,6 +12,7 @@ from typing import Final
 from lakemark.backoff import Backoff
 from lakemark.connectors.database import Proof
 from lakemark.errors import LakemarkError
+from lakemark.model.comparisons import ComparedChunk
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import BLIND, ChunkResult
 from lakemark.snapshot.ports import Stream
@@ -91,6 +92,7 @@ class ChunkAttempt:
         void: why it does not count.
         since: when its manifest was written.
         at_ms: when it entered its state, for people.
+        compared: what its shards' rows were compared with, of a verify run.
     """
 
     number: int
@@ -109,6 +111,7 @@ class ChunkAttempt:
     low: str = ""
     since: float = 0.0
     at_ms: int = 0
+    compared: list[ComparedChunk] = field(default_factory=list)
 
 
 @dataclass(slots=True)

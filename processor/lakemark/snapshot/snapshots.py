@@ -15,6 +15,7 @@ import structlog
 from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 from lakemark.errors import LakemarkError
 from lakemark.model import positions
+from lakemark.model.comparisons import ComparedChunk
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Swept
 from lakemark.settings.table_id import unqualified
@@ -76,6 +77,8 @@ class Snapshots:
         """Note that a batch is done and durable; returns at once."""
 
         def tell(coordinator: Coordinator) -> None:
+            for compared in filter(self._is_own, news.compared):
+                coordinator.scheduler.compared(compared)
             for done in filter(self._is_own, news.settled):
                 coordinator.scheduler.settled(
                     done.attempt, done.shard, rows=done.rows, lo=done.lo, void=done.void
@@ -106,7 +109,7 @@ class Snapshots:
     def _has(self, table: str) -> bool:
         return unqualified(self._qualifier, table) is not None
 
-    def _is_own(self, said: Settled | Swept) -> bool:
+    def _is_own(self, said: Settled | Swept | ComparedChunk) -> bool:
         """Say whether an outcome is of a table of this connector: numbers are each one's own."""
         return self._has(said.table)
 

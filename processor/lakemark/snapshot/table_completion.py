@@ -9,6 +9,8 @@ The schema may be asked for before the chunks are settled: a change that comes a
 row does not meet them. So a sweep can follow the batch that settles the last chunk at once.
 """
 
+from collections.abc import Mapping
+
 from lakemark.errors import LakemarkError
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunk_splitter import REPAIRS, ChunkSplitter
@@ -101,6 +103,13 @@ class TableCompletion:
         if table.state != runs.CHECKING:
             return
         now, begun = self.state.stream.tables.get(table.table), table.begun
+        if run.verify:
+            self.retries.ask(
+                lambda: self.reader.found(run.id, table.table),
+                lambda found: self._counted(run, table, begun, found),
+                run, table, begun,
+            )  # fmt: skip
+            return
         if not table.whole or (now is not None and not now.partial):
             self._settled(run, table, begun, ())
             return
@@ -109,6 +118,14 @@ class TableCompletion:
             lambda keys: self._settled(run, table, begun, keys),
             run, table, begun,
         )  # fmt: skip
+
+    def _counted(self, run: Run, table: TableRun, begun: int, found: Mapping[str, int]) -> None:
+        """End a table of a verify run with what was kept of it, by whichever process."""
+        if table.begun != begun or table.state != runs.CHECKING:
+            return
+        for kind, number in found.items():
+            setattr(table.tally, kind, number)
+        self.store.finish(run, table, swept=False)
 
     def _settled(self, run: Run, table: TableRun, begun: int, partial: tuple[str, ...]) -> None:
         if table.begun != begun or table.state != runs.CHECKING:

@@ -223,9 +223,9 @@ class Beside:
             config,
             connector,
             settings,
-            lambda table, key: lake.reader_of(
+            lambda table: lake.reader_of(
                 folder_of(config.lake, table, self._rebuild_of(table)), config.lake.options()
-            ).incomplete_keys(key),
+            ),
             self.checkpoint.check_owner,
             lambda table: table in self.state().learnt_tables,
             catalog.has_seen,

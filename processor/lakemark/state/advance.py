@@ -11,6 +11,7 @@ import structlog
 from lakemark.connectors.catalog_changes import Cascades
 from lakemark.model import positions
 from lakemark.model.agreement import disagreement
+from lakemark.model.comparisons import ComparedChunk
 from lakemark.model.decoding import CONVERTER_CHECK, LOG_CHANGED, REPORT, Report, TableReport
 from lakemark.model.fills import UNSEEN
 from lakemark.model.offsets import EARLIEST, Offsets
@@ -109,6 +110,7 @@ class News:
         swept: sweeps that went out.
         restarts: tables that the connector reads anew.
         sizes: what the shards hold.
+        compared: rows that were compared with a table's.
     """
 
     batch: int
@@ -116,6 +118,7 @@ class News:
     swept: list[Swept] = field(default_factory=list)
     restarts: set[str] = field(default_factory=set)
     sizes: list[Size] = field(default_factory=list)
+    compared: list[ComparedChunk] = field(default_factory=list)
 
     def held(self) -> dict[str, int]:
         """Return what the shards hold in all, and the largest state; empty without a run."""
@@ -506,10 +509,14 @@ def chunks(
             swept = msgspec.json.decode(blob, type=Swept)
             void = TABLE_STOPPED if swept.table in stopped else ""
             news.swept.append(msgspec.structs.replace(swept, void=void))
+        elif kind == outputs.COMPARED:
+            news.compared.append(msgspec.msgpack.decode(blob, type=ComparedChunk))
         elif kind == outputs.SIZE:
             news.sizes.append(msgspec.json.decode(blob, type=Size))
         elif kind == outputs.RESTART:
             news.restarts.add(blob.decode())
+    counted = {(done.attempt, done.shard) for done in news.settled if not done.void}
+    news.compared = [one for one in news.compared if (one.attempt, one.shard) in counted]
     for done in news.settled:
         if not done.void and done.survivors + done.fills:
             entry = state.tables.setdefault(done.table, TableState(since_batch=state.batch))

@@ -9,6 +9,7 @@ import pytest
 from lakemark.connectors.postgres import positions as lsns
 from lakemark.model import change_batch
 from lakemark.model.change_batch import KeyColumns
+from lakemark.model.comparisons import Comparison
 from lakemark.reconcile import chunks, window
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.state import decode_state
@@ -401,3 +402,73 @@ def test_an_attempt_of_a_run_that_ended_is_over():
     shard.batch(control=[end("r1")])
     found = decode_state(shard.state)
     assert (found.attempts, 1 in found.closed) == ({}, True)
+
+
+def verifying(**more) -> bytes:
+    record = {"type": "run-start", "run": "r1", "tables": [A], "verify": "report", **more}
+    return json.dumps(record).encode()
+
+
+def fence_at(n: int) -> bytes:
+    return json.dumps({"type": "fence", "position": at(n).hex()}).encode()
+
+
+def comparisons(state, **records) -> tuple[bytes | None, list[Comparison]]:
+    found = window.fold(state, records, shard=0)
+    assert not [out for out in found.outputs if out.kind == window.SURVIVORS]
+    told = [out for out in found.outputs if out.kind == window.COMPARISON]
+    assert {out.table for out in told} <= {A}
+    return found.state or state, [msgspec.msgpack.decode(out.blob, type=Comparison) for out in told]
+
+
+@pytest.mark.parametrize("mode", ["table", "order"])
+def test_rows_of_a_verify_run_are_compared_and_not_merged(mode):
+    """Not before all events up to the close row are applied, whether there are output topics."""
+    state, _ = comparisons(None, control=[verifying(mode=mode, values=True)])
+    touches = [log((A, b"[2]", "u", 105), (A, b"[4]", "d", 106), (A, b"[1]", "u", 100))]
+    state, found = comparisons(
+        state, control=[manifest(parts=2)], touches=touches, marks=[marks(*WINDOW)],
+        chunk=[part(1, 2, 3), part(4, 5, number=1, absent=True)],
+    )  # fmt: skip
+    assert found == [], "an event up to the close row may be on its way"
+    state, found = comparisons(state, control=[fence_at(109)])
+    assert found == []
+    state, (one,) = comparisons(state, control=[fence_at(110)])
+    assert (one.run, one.table, one.chunk, one.attempt, one.shard) == ("r1", A, 0, 1, 0)
+    assert (one.position, one.verify, one.values, one.newer) == (at(100), "report", True, 2)
+    rows = change_batch.decode(one.rows).to_pylist()
+    kept = [(r["key"], r["action"]) for r in rows if r["record"] == change_batch.NET]
+    assert kept == [(b"[1]", "upsert"), (b"[3]", "upsert"), (b"[5]", "delete")]
+    assert decode_state(state).attempts == {}
+
+
+def test_a_truncate_leaves_nothing_to_compare():
+    state, _ = comparisons(None, control=[verifying(), fence_at(500)])
+    cut = ShardMark(changed_keys.TRUNCATE, A, at(105), b"")
+    _, found = comparisons(
+        state, control=[manifest()], marks=[marks(*WINDOW, cut)], chunk=[part(1)]
+    )
+    assert found == []
+
+
+def test_whether_a_run_compares_is_known_in_later_batches():
+    state, _ = comparisons(None, control=[verifying(verify="repair"), fence_at(500)])
+    _, (one,) = comparisons(state, control=[manifest()], marks=[marks(*WINDOW)], chunk=[part(1)])
+    assert (one.verify, one.values) == ("repair", False)
+
+
+@pytest.mark.parametrize(("verify", "void"), [("report", ""), ("repair", chunks.OVERLAP)])
+def test_in_order_mode_only_what_writes_rows_is_in_the_way_of_older_ones(verify, void):
+    other = {"type": "run-start", "run": "r2", "tables": [A], "mode": "order", "windows": "w"}
+    mine = verifying(verify=verify, mode="order", windows="w")
+    shard = Shard(mine, json.dumps(other).encode(), fence_at(500))
+    rows = [*(row("w1", e, n, run="w") for e, n in (("open", 100), ("close", 110))),
+            *(row("w2", e, n, run="w") for e, n in (("open", 110), ("close", 120)))]  # fmt: skip
+    shard.batch(marks=[marks(*rows)])
+    (done,) = shard.batch(
+        control=[manifest(attempt=2, lo="w2", hi="w2")], parts=[part(1, attempt=2)]
+    )
+    assert done.void == ""
+    late = manifest(attempt=1, run="r2", hi="w2")
+    (late,) = shard.batch(control=[late], parts=[part(1, run="r2")])
+    assert late.void == void

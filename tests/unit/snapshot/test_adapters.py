@@ -58,7 +58,13 @@ def ours(shop, owner):
     path.write_text(json.dumps({**POSTGRES, "table.include.list": ORDERS}))
     settings = SimpleNamespace(database=None, modes=None, connector={})
     made = Adapters(
-        None, shop.config, read(shop.config), settings, lambda *_: [], owner.check, lambda _: False
+        None,
+        shop.config,
+        read(shop.config),
+        settings,
+        lambda _: None,
+        owner.check,
+        lambda _: False,
     )
     yield made
     made.close()
@@ -131,7 +137,7 @@ def test_without_a_signal_table_nothing_is_read_and_the_hint_makes_one(changes, 
     """Whether the connector itself writes into it or listens to it does not matter."""
     connector = SimpleNamespace(database=None, modes=None, connector={})
     made = Adapters(
-        None, config(**changes), parse(settings, **changes), connector, lambda *_: [], lambda: None,
+        None, config(**changes), parse(settings, **changes), connector, lambda _: None, lambda: None,
         lambda _: False,
     )  # fmt: skip
     found = made.refusal()

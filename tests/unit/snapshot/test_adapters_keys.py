@@ -26,11 +26,12 @@ def test_it_asks_the_database_what_the_key_is(shop):
         asked.append(tables)
         return {t: known[t] for t in tables if t in known}
 
-    def partial(table, key):
-        return [f"[{len(key)}]".encode(), table.encode()]
+    def lake(table):
+        told = table.encode()
+        return SimpleNamespace(incomplete_keys=lambda key: [f"[{len(key)}]".encode(), told])
 
     settings = SimpleNamespace(source=SimpleNamespace(schemas=schemas))
-    ours = Adapters(None, shop.config, read(shop.config), settings, partial, lambda: None, lambda _: False)  # fmt: skip
+    ours = Adapters(None, shop.config, read(shop.config), settings, lake, lambda: None, lambda _: False)  # fmt: skip
     assert ours.partial_keys(ORDERS) == ("[1]", ORDERS)
     assert asked == [[ORDERS]]
     assert ours.partial_keys("public.gone") == ()
@@ -91,7 +92,7 @@ def test_keys_that_do_not_say_which_row_they_are_of_have_no_texts(
     shop.config.source.connector_file.write_text(json.dumps(POSTGRES))
     database = DatabaseConfig(url="postgresql://u@h/d")
     settings = ReadSettings(shop.config.model_copy(update={"database": database}), modes, {})
-    ours = Adapters(None, shop.config, read(shop.config), settings, lambda *_: [], lambda: None, lambda _: False)  # fmt: skip
+    ours = Adapters(None, shop.config, read(shop.config), settings, lambda _: None, lambda: None, lambda _: False)  # fmt: skip
     monkeypatch.setattr(KeptSession, "get", lambda _: Catalog(kind, typmod))
     name = json.dumps([key])
     assert ours.texts(ORDERS, [name]) == ({} if texts is None else {name: texts})
@@ -105,7 +106,7 @@ def test_a_step_that_outlives_its_query_says_nothing_beside_the_next(shop, monke
     monkeypatch.setattr(adapters.records, "publish", lambda *args, **named: written.append(args))
     monkeypatch.setattr(adapters.records, "producer", lambda _: None)
     settings = SimpleNamespace(database="db", modes=None, connector={})
-    ours = Adapters(None, shop.config, read(shop.config), settings, lambda *_: [], lambda: None, lambda _: False)  # fmt: skip
+    ours = Adapters(None, shop.config, read(shop.config), settings, lambda _: None, lambda: None, lambda _: False)  # fmt: skip
     ours.save({b"_a": b"1"})
     ours.close()
     for say in (lambda: ours.save({b"_a": b"2"}), lambda: ours.control([RunStart(run="r1")])):

@@ -65,7 +65,7 @@ def test_no_signal_is_lost(shop, monkeypatch):
     monkeypatch.setattr(adapters, "Consumer", FakeConsumer)
     monkeypatch.setattr(adapters, "Cluster", Cluster)
     settings = SimpleNamespace(database=None, modes=None, connector={})
-    ours = Adapters(None, shop.config, read(shop.config), settings, lambda *_: [], lambda: None, lambda _: False)  # fmt: skip
+    ours = Adapters(None, shop.config, read(shop.config), settings, lambda _: None, lambda: None, lambda _: False)  # fmt: skip
     assert ours.signals() == []
     value = json.dumps({"id": "s1", "type": "pause-snapshot"}).encode()
     FakeConsumer.log.append(Message(0, shop.config.name.encode(), value))

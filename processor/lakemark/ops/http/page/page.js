@@ -9,7 +9,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const WORDS = { catching_up: "catching up" };
 const ORDER = ["errored", "paused", "catching_up", "snapshotting", "streaming", "waiting", "dropped"];
 const NAMED = 3; // tables named where several have the same trouble
-const STAGES = { arming: "about to start", waiting: "waits for its turn", cutting: "being cut into chunks", checking: "being checked", sweeping: "old rows are being removed" };
+const STAGES = { arming: "about to start", waiting: "waits for its turn", scanning: "both sides are read", cutting: "being cut into chunks", checking: "being checked", sweeping: "old rows are being removed" };
 const STATES = { read: "waits for a window" };
 const DONE = { nothing: "nothing to do", fill: "older rows get the values", "read-again": "snapshotted by itself", rebuild: "rebuilt by itself", stop: "the table stops", dropped: "table kept as it is" };
 const CHUNKS = 12; // chunks in flight shown one by one, by table
@@ -283,11 +283,20 @@ function scan(table) {
   const of = table.status || table.total_rows === null ? "" : " of about " + number(table.total_rows);
   const parts = table.total_chunks === null ? [] : [table.percent + " %", number(table.chunks) + "/" + number(table.total_chunks) + " chunks", number(table.rows) + of + " rows"];
   if (table.inexact) parts.push(counted(table.inexact, "value") + " not exact");
+  if (table.found && table.status) parts.push(verdict(table.found));
   if (table.rows_per_second !== null) parts.push(number(table.rows_per_second) + " rows/s");
   if (table.status) parts.push(table.status.toLowerCase().replaceAll("_", " "));
   else if (STAGES[table.stage]) parts.push(STAGES[table.stage]);
   else if (table.eta_seconds !== null) parts.push(span(table.eta_seconds) + " left");
   return el("div", "scan", el("div", "name", name(table.table)), bar, el("div", "text", parts.map((part) => part.replaceAll(" ", "\u00a0")).join(" · ")), flight(table));
+}
+
+const UNLIKE = { missing: "missing", extra: "only in the lake", differing: "different", duplicate: "there twice", left: "not compared" };
+
+/** The rows of a verified table that are not as in the source. */
+function verdict(found) {
+  const parts = Object.keys(UNLIKE).filter((kind) => found[kind]).map((kind) => number(found[kind]) + " " + UNLIKE[kind]);
+  return parts.length ? parts.join(", ") : "as in the source";
 }
 
 /** The chunks of a table in flight, each with its state and since when. */
@@ -450,8 +459,16 @@ function openDialog() {
   }));
   $("all").checked = false;
   $("filter").value = "";
+  $("compare").checked = $("repair").checked = false;
+  follow();
   $("snapshot-error").hidden = true;
   $("snapshot").showModal();
+}
+
+/** Mending is for tables that are compared. */
+function follow() {
+  $("repair").disabled = !$("compare").checked;
+  if ($("repair").disabled) $("repair").checked = false;
 }
 
 /** The table's name as a Java regular expression that means only itself. */
@@ -468,7 +485,9 @@ async function start(event) {
   const submit = $("snapshot-form").querySelector("[type=submit]");
   submit.disabled = true;
   try {
-    const sent = await ask("/v1/signals", { type: "execute-snapshot", data });
+    const compare = $("compare").checked;
+    if (compare) data.repair = $("repair").checked;
+    const sent = await ask("/v1/signals", { type: compare ? "verify-snapshot" : "execute-snapshot", data });
     $("snapshot").close();
     say("The signal was sent; its answer shows under Signals: " + sent.id);
     await look();
@@ -516,6 +535,7 @@ function every(ms, work) {
 $("ask").addEventListener("click", openDialog);
 $("cancel").addEventListener("click", () => $("snapshot").close());
 $("snapshot-form").addEventListener("submit", start);
+$("compare").addEventListener("change", follow);
 $("all").addEventListener("change", () => {
   for (const box of $("choices").querySelectorAll("input")) box.checked = $("all").checked;
 });

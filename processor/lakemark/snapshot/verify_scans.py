@@ -1,0 +1,408 @@
+"""The scan of a verify run: which keys may have another row in the source than in the lake?
+
+Both sides are read once, and only digests of their rows are kept (`row_digest`): the source's chunk
+by chunk, by tasks as those of snapshots; the lake's beside it. A row whose digest is on both sides
+is proved: at some moment of the scan the lake had what the source had. Of all others the keys are
+*suspects*, which the run then reads again as its chunks, in windows, and compares exactly. So
+nothing is decided here, and no window, no lock and no order is needed. What the stream changes
+while a table is scanned makes suspects, which turn out to be alike.
+
+    asked       the lake's columns, and where the table is cut
+    reading     digests of the source's chunks, and of the lake's rows
+    again       once more of the lake's, where the stream has changed many rows meanwhile
+    suspected   the keys of the suspects: chunks that have any are read once more
+    (done)      the table has its keys, or none is suspected
+
+A scan is not stored: a coordinator that starts begins it again.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import structlog
+
+from lakemark.errors import LakemarkError, TableError
+from lakemark.model.key_ranges import Condition, KeyRange
+from lakemark.model.row_digest import RowDigests, Words, among
+from lakemark.snapshot import runs
+from lakemark.snapshot.chunks import INTERNAL, REPORT, ChunkResult, ChunkSpec, Digest
+from lakemark.snapshot.ports import Cut, Executor, SourceReader
+from lakemark.snapshot.retries import Retries
+from lakemark.snapshot.run_store import RunStore
+from lakemark.snapshot.runs import Run, TableRun
+from lakemark.snapshot.snapshot_state import SnapshotState
+from lakemark.snapshot.tally import VerifyTally
+
+log = structlog.get_logger(__name__)
+
+MOST_BYTES: Final = 400_000
+"""Of the suspects' keys as texts: they travel with the run's record, which a broker has to take."""
+FEW: Final = 1000
+"""Suspects that are cheaper to read by key than to read the lake once more."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Scan:
+    """A table while it is scanned.
+
+    Attributes:
+        spans: ranges that are to be read.
+        digests: of the source's rows, by range.
+        under_way: reads and questions that have not come back.
+        fingerprint: of the schema that the first chunk was read with; empty = none was.
+        columns: that are digested: those of the lake that the source has.
+        lake: digests of the lake's rows, of one reading or two.
+        asked: whether the suspects' keys are being looked for.
+    """
+
+    condition: Condition | None
+    spans: deque[KeyRange] = field(default_factory=deque)
+    digests: dict[KeyRange, RowDigests] = field(default_factory=dict)
+    under_way: int = 0
+    fingerprint: str = ""
+    columns: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    lake: list[RowDigests] = field(default_factory=list)
+    asked: bool = False
+
+    @property
+    def is_read(self) -> bool:
+        """Say whether both sides are there."""
+        return not self.spans and not self.under_way and bool(self.lake)
+
+
+@dataclass(frozen=True, slots=True)
+class Unlike:
+    """Digests that one side has alone.
+
+    Attributes:
+        ranges: the source's ranges that have such rows, with the digests of their keys, sorted.
+        kept: digests of the keys of the lake's rows, sorted.
+    """
+
+    ranges: dict[KeyRange, Words]
+    kept: Words
+
+    @property
+    def count(self) -> int:
+        """The number of keys; a key whose row differs counts once."""
+        return len(np.unique(np.concatenate([self.kept, *self.ranges.values()])))
+
+
+def unlike(source: dict[KeyRange, RowDigests], lake: list[RowDigests], *, whole: bool) -> Unlike:
+    """Return which rows are on one side alone. Pure.
+
+    Args:
+        source: digests by range.
+        lake: of one reading, or of two with all changes of the source's between them: a row of the
+            source that either of them has is proved, and one of the lake counts that both have.
+        whole: the source's rows are all that it has; else the lake may have others.
+
+    Keys that the lake has more than once are always among its own.
+    """
+    known = np.unique(np.concatenate([one.rows for one in lake]))
+    ranges: dict[KeyRange, Words] = {}
+    for span, found in source.items():
+        keys = found.keys[~among(found.rows, known)]
+        if len(keys):
+            ranges[span] = np.unique(keys)
+    kept = np.empty(0, np.uint64)
+    if whole:
+        there = np.unique(np.concatenate([*(one.rows for one in source.values()), kept]))
+        first, last = lake[0], lake[-1]
+        alone = ~among(last.rows, there)
+        if last is not first:
+            alone &= among(last.rows, np.sort(first.rows))
+        kept = np.unique(last.keys[alone])
+    keys, counts = np.unique(lake[-1].keys, return_counts=True)
+    if len(keys) < len(lake[-1]):
+        kept = np.union1d(kept, keys[counts > 1])
+    return Unlike(ranges, kept)
+
+
+class VerifyScans:
+    """Scans the tables of verify runs, one after the other."""
+
+    def __init__(
+        self,
+        state: SnapshotState,
+        store: RunStore,
+        retries: Retries,
+        *,
+        reader: SourceReader,
+        executor: Executor,
+    ) -> None:
+        self.state = state
+        self.store = store
+        self.retries = retries
+        self.reader = reader
+        self.executor = executor
+        self._scans: dict[tuple[str, str], _Scan] = {}
+
+    def reset(self) -> None:
+        """Forget everything: the stored state is about to be loaded."""
+        self._scans = {}
+
+    def again(self, run: Run) -> None:
+        """Begin the scans of a run again that an earlier process has not ended."""
+        for table in run.tables:
+            if table.state == runs.SCANNING:
+                self._forget(run, table)
+
+    def step(self, now: float) -> None:
+        """Go on with the scans; arm the runs whose tables are all scanned."""
+        for run in [one for one in self.state.open_runs() if one.state == runs.SCANNING]:
+            table = next((one for one in run.tables if not one.over and one.keys is None), None)
+            if table is None:
+                self._scanned(run)
+            elif not run.paused and self.state.may_read(run, table, now):
+                self._go_on(run, table, now)
+
+    def _scanned(self, run: Run) -> None:
+        for key in [key for key in self._scans if key[0] == run.id]:
+            del self._scans[key]
+        if all(table.over for table in run.tables):
+            self.store.end(run)
+            return
+        run.state, run.scanned = runs.ARMING, True
+        self.store.changed(run)
+        self.store.say_start(run)
+
+    def _go_on(self, run: Run, table: TableRun, now: float) -> None:
+        scan = self._scans.get((run.id, table.table))
+        if scan is None:
+            self._begin(run, table)
+        elif scan.spans:
+            self._read(run, table, scan, now)
+        elif scan.is_read and not scan.asked:
+            self._suspect(run, table, scan)
+
+    # -- both sides -----------------------------------------------------------------------------
+
+    def _begin(self, run: Run, table: TableRun) -> None:
+        try:
+            condition = (
+                self.reader.condition(table.table, table.condition) if table.condition else None
+            )
+        except LakemarkError as error:
+            self._failed(run, table, error)
+            return
+        scan = self._scans[run.id, table.table] = _Scan(condition)
+        rows, name = run.chunk_rows or self.state.settings.chunk_rows, table.table
+
+        def ask() -> tuple[pa.Schema | None, Cut]:
+            cut = self.reader.cut(
+                name, rows, condition=condition, surrogate=run.surrogate, within=runs.EVERYTHING
+            )
+            return self.reader.kept(name), cut
+
+        def found(answer: tuple[pa.Schema | None, Cut]) -> None:
+            kept, cut = answer
+            if kept is None:
+                self._failed(run, table, _no_table(name))
+                return
+            scan.columns, scan.spans = kept, deque(cut.spans)
+            table.state = runs.SCANNING
+            table.total, table.chunks = cut.rows, len(cut.spans)
+            self._read_lake(run, table, scan)
+
+        self._ask(run, table, scan, ask, found)
+
+    def _read_lake(self, run: Run, table: TableRun, scan: _Scan) -> None:
+        read = partial(self.reader.kept_digests, table.table, scan.columns)
+        self._ask(run, table, scan, read, scan.lake.append)
+
+    def _read(self, run: Run, table: TableRun, scan: _Scan, now: float) -> None:
+        limit = min(
+            run.parallelism or self.state.settings.parallelism, self.state.settings.parallelism
+        )
+        delay = self.state.settings.delay if run.delay is None else run.delay
+        while scan.spans and scan.under_way < limit + 1 and now >= self.state.pauses.get(run.id, 0):
+            span = scan.spans.popleft()
+            spec = self._spec(run, table, scan, span)
+            read, came = (
+                partial(self.reader.read, spec),
+                partial(self._came, run, table, scan, span),
+            )
+            self._ask(run, table, scan, read, came)
+            if delay:
+                self.state.pauses[run.id] = now + delay
+
+    def _spec(
+        self, run: Run, table: TableRun, scan: _Scan, span: KeyRange, suspects: Words | None = None
+    ) -> ChunkSpec:
+        number = self.state.next_attempt
+        self.state.next_attempt += 1
+        return ChunkSpec(
+            run=run.id,
+            table=table.table,
+            chunk=len(scan.digests),
+            attempt=number,
+            shards=self.state.settings.shards,
+            span=span,
+            condition=scan.condition,
+            surrogate=run.surrogate,
+            digest=Digest.of(scan.columns, suspects),
+        )
+
+    def _came(
+        self, run: Run, table: TableRun, scan: _Scan, span: KeyRange, result: ChunkResult
+    ) -> None:
+        error = result.error
+        if error is not None and error.halves:
+            scan.spans.extend(error.halves)
+            table.chunks += len(error.halves) - 1
+            return
+        if error is not None:
+            scan.spans.append(span)
+            why = LakemarkError(
+                error.message, code=error.code, hint=error.hint, retried=error.retried
+            )
+            self._failed(run, table, why, again=False)
+            return
+        scan.fingerprint = scan.fingerprint or result.fingerprint
+        if result.fingerprint != scan.fingerprint or result.digests is None:
+            log.info(
+                "verify.begins_again",
+                run=run.id,
+                table=table.table,
+                reason="its schema was changed",
+            )
+            self._forget(run, table)
+            return
+        scan.digests[span] = result.digests
+        table.settled += 1
+        table.rows += result.rows
+
+    # -- what is not alike ----------------------------------------------------------------------
+
+    def _suspect(self, run: Run, table: TableRun, scan: _Scan) -> None:
+        scan.asked = True
+        whole = not table.condition
+
+        def compare() -> Unlike:
+            return unlike(scan.digests, scan.lake, whole=whole)
+
+        def found(answer: Unlike) -> None:
+            if answer.count > FEW and len(scan.lake) == 1:
+                scan.asked = False
+                self._read_lake(run, table, scan)
+                return
+            specs = [self._spec(run, table, scan, *one) for one in answer.ranges.items()]
+            self._ask(run, table, scan, lambda: self._keys(table, specs, answer), name)
+
+        def name(answer: tuple[int, list[list[str]]]) -> None:
+            self._take(table, scan, *answer)
+            self.store.changed(run)
+            if table.over:
+                self.store.scanned(run, table)
+
+        self._ask(run, table, scan, compare, found)
+
+    def _keys(
+        self, table: TableRun, specs: list[ChunkSpec], answer: Unlike
+    ) -> tuple[int, list[list[str]]]:
+        """Return how many keys are suspected, and their texts for a chunk, as many as it takes."""
+        keys: dict[bytes, None] = {}
+        for spec in specs:
+            result = self.reader.read(spec)
+            if result.error is not None:
+                error = result.error
+                raise LakemarkError(error.message, code=error.code, hint=error.hint, retried=True)
+            keys.update(dict.fromkeys(result.keys))
+        if len(answer.kept):
+            keys.update(dict.fromkeys(self.reader.kept_keys(table.table, answer.kept)))
+        texts: list[list[str]] = []
+        size = 0
+        found = self.reader.texts(table.table, [key.decode() for key in keys])
+        for text in found.values():
+            size += sum(len(part.encode()) + 4 for part in text)
+            if size > MOST_BYTES:
+                break
+            texts.append(text)
+        return len(keys), texts
+
+    def _take(self, table: TableRun, scan: _Scan, count: int, texts: list[list[str]]) -> None:
+        table.tally = VerifyTally(
+            scanned=sum(len(one) for one in scan.digests.values()),
+            suspects=len(texts),
+            left=count - len(texts),
+        )
+        if texts:
+            table.keys, table.state = texts, runs.WAITING
+            table.chunks = table.settled = table.rows = 0
+        else:
+            table.state = runs.DONE
+
+    # -- questions ------------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        run: Run,
+        table: TableRun,
+        scan: _Scan,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+    ) -> None:
+        """Have work done in another thread; its result is dealt with in a later step."""
+        scan.under_way += 1
+
+        def run_it() -> None:
+            try:
+                answer = work()
+            except LakemarkError as error:
+                failure = error
+                self.state.inbox.put(lambda: failed(failure))
+            except Exception as error:
+                log.exception("snapshot.internal_error", table=table.table)
+                defect = LakemarkError(type(error).__name__, code=INTERNAL, hint=REPORT)
+                self.state.inbox.put(lambda: failed(defect))
+            else:
+                self.state.inbox.put(lambda: tell(answer))
+
+        def is_over() -> bool:
+            scan.under_way -= 1
+            known = self._scans.get((run.id, table.table)) is scan
+            return not known or table.over or run.over
+
+        def tell(answer: T) -> None:
+            if not is_over():
+                self.state.answered(run, table)
+                done(answer)
+
+        def failed(error: LakemarkError) -> None:
+            if not is_over():
+                self._failed(run, table, error)
+
+        self.executor.submit(run_it)
+
+    def _failed(
+        self, run: Run, table: TableRun, error: LakemarkError, *, again: bool = True
+    ) -> None:
+        """Scan a table again later, or what is left of it; or fail it."""
+        if again:
+            self._forget(run, table)
+        if not error.retried:
+            self._scans.pop((run.id, table.table), None)
+            self.store.fail_table(run, table, error.code, error.message, error.hint)
+        elif not self.retries.put_off(run, table, error):
+            self.retries.failed(error)
+
+    def _forget(self, run: Run, table: TableRun) -> None:
+        """Scan a table from its beginning."""
+        self._scans.pop((run.id, table.table), None)
+        table.state, table.settled, table.rows = runs.WAITING, 0, 0
+
+
+def _no_table(name: str) -> TableError:
+    return TableError(
+        f"the lake has no table {name}",
+        code="no-table",
+        hint=f"`lakemark snapshot start {name}` makes it",
+    )

@@ -1,0 +1,125 @@
+"""Verify runs through the whole pipeline: what they find and mend, whatever dies meanwhile."""
+
+import pytest
+from deltalake import DeltaTable
+
+from lakemark.errors import DependencyError, TableError
+from lakemark.sink import found_rows
+from lakemark.sink.names import table_path
+from tests.kit.fake_world import ITEMS, ORDERS
+from tests.kit.memory_pipeline import DiedError
+from tests.kit.whole_pipeline import Change, World
+
+ROWS = {ORDERS: {n: f"v{n}" for n in range(1, 9)}, ITEMS: {1: "i"}}
+FOUND = [("missing", "[2]"), ("differing", "[4]")]
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    """The lake has all rows, and two of them are wrong."""
+    found = World(tmp_path, {})
+    for table, rows in ROWS.items():
+        found.commit(*(Change("c", table, key, v) for key, v in rows.items()))
+    found.step()
+    found.step()
+    assert found.lake.values() == ROWS[ORDERS]
+    table = DeltaTable(table_path(found.lake.config.lake.path, ORDERS))
+    table.delete("id = 2")
+    table.update({"v": "'other'"}, predicate="id = 4")
+    return found
+
+
+def findings(world: World, run: str = "v") -> list[tuple[str, str]]:
+    return [(row["kind"], row["key"]) for row in found_rows.of_run(world.lake.config.lake, run)]
+
+
+def verify(world: World, name: str = "v", **more) -> dict[str, str]:
+    world.send("verify", name, data_collections=[ORDERS, ITEMS], **more)
+    world.finish(name)
+    return world.note(name, "COMPLETED")
+
+
+def test_it_finds_and_mends(world):
+    told = verify(world)
+    assert findings(world) == FOUND
+    assert (told["missing_rows"], told["differing_rows"], told["extra_rows"]) == ("1", "1", "0")
+    assert world.lake.values()[4] == "other"
+    verify(world, "w", repair=True)
+    assert findings(world, "w") == FOUND
+    assert world.lake.values() == ROWS[ORDERS]
+    assert verify(world, "x")["total_rows_scanned"] == "9"
+    assert findings(world, "x") == []
+
+
+@pytest.mark.parametrize("repair", [False, True])
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("at", range(2, 14))
+def test_a_batch_that_dies_behind_its_commits_finds_the_same_again(world, repair, at):
+    """And after the findings were kept, too: they are there once."""
+    world.send("verify", "v", data_collections=[ORDERS], repair=repair)
+    for step in range(60):
+        world.lake.checkpoint.dies_before_saving = step == at
+        try:
+            world.step()
+        except DiedError:
+            assert step == at
+            world.lake.restart()
+            world.lake.again()
+            world.start()
+        if world.ended("v"):
+            break
+    assert step > at, "it died in the midst of the run"
+    assert findings(world) == FOUND
+    told = world.note("v", "COMPLETED")
+    assert (told["missing_rows"], told["differing_rows"]) == ("1", "1")
+    if repair:
+        assert world.lake.values() == ROWS[ORDERS]
+
+
+def test_while_the_lake_takes_no_findings_the_batch_is_tried_again(world, monkeypatch):
+    real, tries = found_rows.keep, []
+
+    def away(*args, **more):
+        tries.append(1)
+        if len(tries) == 1:
+            raise DependencyError("the lake is away", code="lake-away")
+        return real(*args, **more)
+
+    monkeypatch.setattr(found_rows, "keep", away)
+    world.send("verify", "v", data_collections=[ORDERS], repair=True)
+    with pytest.raises(DependencyError):
+        world.go(30)
+    world.lake.restart()
+    world.lake.again()
+    world.start()
+    world.finish("v")
+    assert findings(world) == FOUND
+    assert world.lake.values() == ROWS[ORDERS]
+
+
+def test_a_run_whose_findings_cannot_be_kept_fails_and_says_why(world, monkeypatch):
+    def taken(*_, **__):
+        raise TableError("the folder holds something else", code="lake-refused", hint="move it")
+
+    monkeypatch.setattr(found_rows, "keep", taken)
+    world.send("verify", "v", data_collections=[ORDERS])
+    world.finish("v")
+    assert world.note("v", "ABORTED")["code"] == "lake-refused"
+    world.commit(Change("u", ORDERS, 1, "new"))
+    world.step()
+    assert world.lake.values()[1] == "new", "the stream goes on"
+
+
+def test_changes_beside_it_are_no_differences(world):
+    table = DeltaTable(table_path(world.lake.config.lake.path, ORDERS))
+    table.update({"v": "'v4'"}, predicate="id = 4")
+    world.commit(Change("u", ORDERS, 2, "back"))  # the row that was gone is made by its event
+    world.send("verify", "v", data_collections=[ORDERS])
+    for n in range(30):
+        keys = [*world.rows[ORDERS]]
+        key = keys[n % len(keys)]
+        world.commit(Change("d", ORDERS, key) if n % 3 == 0 else Change("u", ORDERS, key, f"w{n}"))
+        world.commit(Change("c", ORDERS, 100 + n, "new"))
+        world.step()
+    world.finish("v")
+    assert findings(world) == []
