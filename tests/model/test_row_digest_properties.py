@@ -56,6 +56,8 @@ def test_rows_have_the_same_digest_where_they_are_the_same(rows, data):
     part = digests(rows.take(pa.array(at)).select(names), ["c0"])
     assert part.rows.tolist() == found.rows[at].tolist()
     assert part.keys.tolist() == found.keys[at].tolist()
+    rest = rows.num_rows // 2  # of the same buffers
+    assert digests(rows.slice(rest), ["c0"]).rows.tolist() == found.rows[rest:].tolist()
 
 
 def test_the_order_of_values_counts():

@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime
 
 import pytest
+from deltalake import DeltaTable
 
 from lakemark.cli.verify_view import _SHOWN
 from lakemark.model.comparisons import ComparedChunk, UnlikeRow
@@ -196,8 +197,9 @@ def test_found_twice_is_one_row(folder):
     kept(folder, UnlikeRow("[1]", "missing"))
     again = ComparedChunk("v1", A, 0, 8, 0, b"\x03", "report", 9, 0, [UnlikeRow("[1]", "missing")])
     lake = LakeConfig(path=str(folder / "lake"))
-    found_rows.keep(lake, [again], query="q", at=NOW)
-    found_rows.keep(lake, [again], query="q", at=NOW)
+    for later in (NOW, NOW.replace(day=3)):
+        found_rows.keep(lake, [again], query="q", at=later)
+    assert DeltaTable(found_rows.path_of(lake)).to_pyarrow_table().num_rows == 2
     assert len(found_rows.of_run(lake, "v1")) == 1
     assert found_rows.counts(lake, "v1", A) == {"missing": 1}
     assert found_rows.counts(lake, "v1", B) == {}

@@ -1,11 +1,17 @@
 """Verify runs through the whole pipeline: what they find and mend, whatever dies meanwhile."""
 
+import msgspec
 import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import DependencyError, TableError
+from lakemark.model.comparisons import ComparedChunk, UnlikeRow
+from lakemark.reconcile.chunks import Settled
+from lakemark.reconcile.outputs import COMPARED, SETTLED
 from lakemark.sink import found_rows
 from lakemark.sink.names import table_path
+from lakemark.state import advance
+from lakemark.state.tables import PipelineState
 from tests.kit.fake_world import ITEMS, ORDERS
 from tests.kit.memory_pipeline import DiedError
 from tests.kit.whole_pipeline import Change, World
@@ -123,3 +129,15 @@ def test_changes_beside_it_are_no_differences(world):
         world.step()
     world.finish("v")
     assert findings(world) == []
+
+
+@pytest.mark.parametrize(("stopped", "void"), [((), ""), ((), "own-snapshot"), ((ORDERS,), "")])
+def test_what_a_chunk_that_does_not_count_has_found_is_not_kept(stopped, void):
+    settled = Settled("v", ORDERS, 0, 7, 0, void=void)
+    compared = ComparedChunk("v", ORDERS, 0, 7, 0, b"", "report", 1, 0, [UnlikeRow("[1]", "extra")])
+    said = [
+        (COMPARED, msgspec.msgpack.encode(compared)),
+        (SETTLED, msgspec.json.encode(settled)),
+    ]
+    news = advance.chunks(PipelineState(), frozenset(stopped), said)
+    assert len(news.compared) == (not stopped and not void)

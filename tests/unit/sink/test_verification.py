@@ -64,10 +64,10 @@ class Lake:
         self.path, self.engine, self.deletes = str(path), engine, deletes
         self.written = False
 
-    def batch(self, number: int, *rows: dict, stopped=frozenset()):
+    def batch(self, number: int, *rows: dict, stopped=frozenset(), publish=None):
         own = TablePlan(self.path, self.deletes, self.engine, written=self.written, key=("id",))
         plan = LakePlan("q", number, "stream", lambda _: own, {ORDERS: own}, stopped=stopped)
-        (said,) = tasks.merge([pa.RecordBatch.from_pylist([*rows], EVENTS)], plan)
+        (said,) = tasks.merge([pa.RecordBatch.from_pylist([*rows], EVENTS)], plan, publish)
         self.written = True
         found = said.to_pylist()
         return (
@@ -145,6 +145,35 @@ def test_what_differs_is_mended_and_found_again_by_a_batch_that_is_repeated(lake
     assert (kinds(again), outcome.skipped) == (FOUND, True)
     (later,), outcomes = lake.batch(2, asked)
     assert (kinds(later), outcomes, lake.rows()) == ([], [], AFTER)
+
+
+class Output:
+    """The output topic of the table: what goes out as rows of snapshots do."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[bytes, str]] = []
+
+    def of(self, table, survivors, parts):
+        assert table == ORDERS
+        self.rows += [
+            (row["key"], row["action"]) for packet in survivors for row in packet.to_pylist()
+        ]
+        return self
+
+    def __call__(self, truncate, content):
+        assert truncate == b""
+
+    def completed(self, rows, content):
+        raise AssertionError("no event has left a row incomplete")
+
+
+@pytest.mark.parametrize("verify", [REPORT, REPAIR])
+def test_what_is_mended_goes_to_the_output_topic_and_nothing_else(lake, verify):
+    rows, absent = UNLIKE
+    output = Output()
+    lake.batch(1, comparison(rows, absent=absent, verify=verify), publish=output)
+    mended = [(b"[2]", "upsert"), (b"[4]", "upsert"), (b"[3]", "delete")]
+    assert output.rows == (mended if verify == REPAIR else [])
 
 
 def test_events_of_the_batch_are_no_difference_and_win(lake):

@@ -69,6 +69,7 @@ def test_what_differs_is_found_and_left_as_it_is(world):
     assert json.dumps(world.stream.lake) == before
     (start,) = world.records("run-start")
     assert (start["verify"], start.get("values")) == ("report", None)
+    assert world.said("v") == ["STARTED", "COMPLETED"]
     assert verify(world, "w", ORDERS, ITEMS)["differing"] == 2
 
 
