@@ -90,6 +90,29 @@ class Coordinator:
         self.runs.append(run)
         return run
 
+    def verify(self, how: str) -> Run:
+        """A run that compares all keys, also one that no row ever had, in one chunk or in two."""
+        self.count += 1
+        name = f"run{self.count}"
+        chain = self.chain if self.shared else Chain(name)
+        run = Run(name, chain, False, [], 0, self.pipeline.state.batch, 0, verify=how)
+        keys = list(range(1, self.source.shape.keys + 2))
+        cut = self.dice.choice([0, len(keys) // 2])
+        groups = [group for group in (keys[:cut], keys[cut:]) if group]
+        run.chunks = [
+            Chunk(run, at, frozenset(group), explicit=True) for at, group in enumerate(groups)
+        ]
+        run.started_at = self.say(
+            type="run-start", run=name, tables=[TABLE], mode="order" if self.order else "table",
+            windows=chain.name, attempt=len(self.attempts), verify=how,
+        )  # fmt: skip
+        self.runs.append(run)
+        return run
+
+    def waits(self) -> bool:
+        """Whether chunks wait for a fence."""
+        return self.order or any(run.verify for run in self.runs)
+
     def may_open(self, run: Run) -> bool:
         """Whether a batch has begun with the run's start, or is committed."""
         return max(self.pipeline.state.control, self.planned) > run.started_at
@@ -383,7 +406,7 @@ class Coordinator:
             return
         keys = None if run.whole else {k for chunk in run.chunks for k in chunk.keys}
         for key in list(self.listed):
-            if self.listed[key] <= run.until and (keys is None or key in keys):
+            if self.listed[key] <= run.until and (keys is None or key in keys) and not run.verify:
                 del self.listed[key]
         if run.whole and self.ghosts_since <= run.until:
             self.ghosts_since = -1

@@ -47,6 +47,7 @@ class History(Writes, Reads):
     make_connector = Connector
     make_pipeline = Pipeline
     make_coordinator = Coordinator
+    make_oracle = Oracle
     plots: ClassVar[Mapping[str, Callable[[Any], Script]]] = PLOTS
 
     def __post_init__(self) -> None:
@@ -69,7 +70,7 @@ class History(Writes, Reads):
         self.late = (TOPIC, dice.randrange(world.shape.partitions)) if world.lags else None
         if world.before and not world.loaded:
             self.coordinator.ghosts_since = 0
-        self.oracle = Oracle(self)
+        self.oracle = type(self).make_oracle(self)
 
     def drawn(self, dice: random.Random) -> World:
         """The world that the seed draws."""
@@ -173,6 +174,10 @@ class History(Writes, Reads):
         held = self.dice.randint(0, 2)  # rounds in which one partition is still late
         if self.late is None and held:
             self.late = (TOPIC, self.dice.randrange(self.world.shape.partitions))
+        self._work_off(held)
+
+    def _work_off(self, held: int = 0) -> None:
+        """All that is under way is done; one partition is late for some rounds."""
         for round_ in range(ROUNDS):
             if round_ == held:
                 self.late = None
@@ -212,7 +217,7 @@ class History(Writes, Reads):
             self._write(attempt)
         for chain in coordinator.chains():
             self._tick(chain)
-        if coordinator.order:
+        if coordinator.waits():
             self.fence()
         for run in coordinator.finishing():
             coordinator.finish_run(run)
@@ -226,6 +231,7 @@ class History(Writes, Reads):
         known = {
             key
             for run in coordinator.runs
+            if not run.verify
             for chunk in run.chunks
             for key in chunk.keys
             if coordinator.listed.get(key, 0) <= run.until and (chunk.explicit or run.whole)

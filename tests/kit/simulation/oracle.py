@@ -9,6 +9,7 @@ import msgspec
 from lakemark.connectors.mysql import positions as binlog
 from lakemark.connectors.postgres import positions as lsns
 from lakemark.model import change_batch
+from lakemark.model.control import REPAIR
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Settled
 from tests.kit.simulation.connector import Event
@@ -53,7 +54,12 @@ class Oracle:
             key = event.change["key"]
             if event.change.get("bad") != "key":
                 self.newest[key] = max(self.newest.get(key, b""), event.position)
-        survivors: list[tuple[int, int]] = []
+        survivors = [
+            (int(found.key.strip("[]")), one.attempt)
+            for one, result in done.compared
+            if one.verify == REPAIR
+            for found in result.findings
+        ]
         for _, output in done.outputs:
             if output.kind == window.SURVIVORS and output.source.startswith("chunk/"):
                 attempt = int(output.source.removeprefix("chunk/"))

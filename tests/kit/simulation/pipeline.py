@@ -19,6 +19,7 @@ import pyarrow as pa
 from lakemark import plans, tasks
 from lakemark.model import change_batch, fills, positions
 from lakemark.model.change_batch import ChunkFile, KeyColumns
+from lakemark.model.comparisons import ComparedChunk, Comparison
 from lakemark.model.control import converted
 from lakemark.model.decoding import AppliedPosition, Records, StretchPlan
 from lakemark.model.events import SourceIdentity
@@ -28,6 +29,7 @@ from lakemark.model.offsets import Offsets
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Settled
 from lakemark.sink import resolve as resolving
+from lakemark.sink import verification
 from lakemark.sink.delta import chunk_files
 from lakemark.sink.delta.chunk_files import InFile
 from lakemark.sink.resolve import Part
@@ -40,6 +42,7 @@ from lakemark.state.tables import TableState
 from tests.kit.log_model import TABLE, Record, table_schema
 from tests.kit.simulation.alters import NEW, OLD, Alter
 from tests.kit.simulation.connector import SIGNAL_TABLE, TOPIC, Connector, Place
+from tests.kit.simulation.lake_version import LakeVersion
 from tests.kit.table_model import CrashedError, DictLake
 from tests.kit.table_states import table_state
 
@@ -99,6 +102,7 @@ class Done:
     taken: list[int]  # all events of the batch
     applied: bool  # whether survivors reached the table
     caught_up: list[int] = field(default_factory=list)  # as `kept`, of a table that streams again
+    compared: list[tuple[Comparison, ComparedChunk]] = field(default_factory=list)
     doubt: bool = False  # older rows lack a column, and nobody knows which: all are read again
 
 
@@ -122,6 +126,7 @@ class Pipeline:
     kind: ClassVar[str] = "postgresql"
     order: bool = False
     seen: bool = False  # a look at the catalog has found the new column
+    before: tuple[int, LakeVersion] | None = None  # a batch, and the lake as it found it
 
     def __post_init__(self) -> None:
         self.lake = DictLake(self.deletes)
@@ -333,11 +338,33 @@ class Pipeline:
                 from_offsets=_of_topic(state.offsets), high_waters=_stored(state.applied),
             )  # fmt: skip
         if entry is None:
-            after = self._apply([*decoded.parts, *survivors], after, 2 * batch, done, state.applied)
+            parts = [*decoded.parts, *survivors, *self._compare(done, batch)]
+            after = self._apply(parts, after, 2 * batch, done, state.applied)
             done.applied = True
         else:
             after = self._stand_still(ends, entry, after, done)
         return self._hear(done, after)
+
+    def _compare(self, done: Done, batch: int) -> list[Part]:
+        """`verification.compared`: the rows that are to be merged."""
+        comparisons = [
+            msgspec.msgpack.decode(output.blob, type=Comparison)
+            for _, output in done.outputs
+            if output.kind == window.COMPARISON
+        ]
+        mended = []
+        for one in comparisons:
+            result, packet = verification._compare(one, self.lake_before(batch))
+            done.compared.append((one, result))
+            if packet is not None:
+                mended.append(Part(f"chunk/{one.attempt}", one.shard, packet))
+        return mended
+
+    def lake_before(self, batch: int) -> LakeVersion:
+        """The lake as the batch found it, also when it is repeated."""
+        if self.before is None or self.before[0] != batch:
+            self.before = batch, LakeVersion.of(self.lake)
+        return self.before[1]
 
     def _stand_still(self, ends: Ends, entry: TableState, after: State, done: Done) -> State:
         """The table does not stream, or reads the next slice of what it has not applied."""

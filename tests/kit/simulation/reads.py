@@ -89,7 +89,7 @@ class Reads:
             if self._has_window(chunk):
                 found.append((9.0, lambda: self._read_at_once(chunk)))
         found += self._of_attempts()
-        if coordinator.order:
+        if coordinator.waits():
             found.append((2.0, self.fence))
         for run in coordinator.finishing():
             found.append((4.0, lambda r=run: coordinator.finish_run(r)))

@@ -111,6 +111,7 @@ class Run:
     sweeping: int = -1  # offset of its sweep record
     swept: bool = False
     ending: bool = False
+    verify: str = ""  # REPORT or REPAIR: its rows are compared with the lake's, and not merged
 
 
 def packet_of(rows: list[tuple[int, Row | None]]) -> pa.Table:

@@ -10,6 +10,7 @@ from tests.kit.documents import ROOT
 from tests.kit.scenarios import scenarios
 from tests.kit.simulation.binlog_variants import BINLOG_VARIANTS
 from tests.kit.simulation.variants import VARIANTS
+from tests.kit.simulation.verify_variants import VERIFY_VARIANTS
 
 CASES = ROOT / "tests" / "integration" / "debezium_cases.md"
 ATTACKS = ROOT / "tests" / "model" / "attacks.md"
@@ -57,6 +58,11 @@ def test_attacks_on_mysql_have_the_wrong_rules_that_there_are():
     found = [row for row in rows(ATTACKS) if re.fullmatch(r"B\d+", row[0])]
     assert all(NAMED.search(tests) for _, _, tests, _ in found)
     assert {rule for *_, wrong in found for rule in wrong.split("; ")} == BINLOG_VARIANTS.keys()
+
+
+def test_attacks_on_verify_runs_have_the_wrong_rules_that_there_are():
+    found = [row for row in rows(ATTACKS) if re.fullmatch(r"C\d+", row[0])]
+    assert {rule for *_, wrong in found for rule in wrong.split("; ")} == VERIFY_VARIANTS.keys()
 
 
 def test_every_wrong_rule_and_every_scenario_belongs_to_an_attack():
