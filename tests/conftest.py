@@ -108,7 +108,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByGroup(config, log)
 
 
-# Three workers' connectors would else ask twenty times a second, most of the time for nothing.
+# The workers' connectors would else ask twenty times a second, most of the time for nothing.
 SELDOM = {"poll.interval.ms": "200"}
 
 
