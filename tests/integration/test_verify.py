@@ -18,12 +18,21 @@ from stack.processes import wait_for
 from tests.kit.nightly import nightly
 from tests.kit.number_rows import numbers_of
 from tests.kit.running import Running
-from tests.kit.servers import on
 from tests.kit.snapshots import SNAPSHOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-EACH = on("postgres", "mariadb-11.4", pytest.param("mysql-9.7", marks=nightly))
+EACH = pytest.mark.parametrize(
+    ("any_database", "engine"),
+    [
+        ("postgres", "task-merge"),
+        ("mariadb-11.4", "deletion-vectors"),
+        pytest.param("postgres", "spark-merge", marks=nightly),
+        pytest.param("postgres", "deletion-vectors", marks=nightly),
+        pytest.param("mysql-9.7", "task-merge", marks=nightly),
+    ],
+    indirect=["any_database"],
+)
 ROWS = 300
 COLUMNS = "v, d, f, at"
 TABLE = (
@@ -136,7 +145,9 @@ def unsent(database: Database, table: str) -> None:
 
 
 @EACH
-def test_what_is_planted_under_load_is_found_and_mended(any_database: Database, tmp_path: Path):
+def test_what_is_planted_under_load_is_found_and_mended(
+    any_database: Database, tmp_path: Path, engine: str
+):
     database = any_database
     moment = MOMENTS["postgres" if database.server.connector == "postgres" else "mysql"]
     for table in ("t", "quiet"):
@@ -144,8 +155,14 @@ def test_what_is_planted_under_load_is_found_and_mended(any_database: Database, 
         database.execute(ROW.format(table=table, rows=numbers_of(database, 1, ROWS)))
     more = {"publication.autocreate.mode": "filtered"} if moment == "timestamp" else {}
     database.start_connector({"snapshot.mode": "initial", **more})
-    with Running(database, tmp_path, {**SNAPSHOT, "snapshot": {"chunk_rows": 50}}) as running:
+    sections = {
+        **SNAPSHOT, "snapshot": {"chunk_rows": 50}, "lake": {"path": "./lake", "engine": engine}
+    }  # fmt: skip
+    spark = engine == "spark-merge"
+    with Running(database, tmp_path, sections, spark=spark) as running:
         compared = Compared(running, "t", "quiet")
+        # A look at the catalog would find that the table was not published, and have it read again.
+        running.lakemark.environment["LAKEMARK_SOURCE__WATCH_INTERVAL"] = "1h"
         running.lakemark.start()
         running.wait_equal()
         name = database.identifier("t")
