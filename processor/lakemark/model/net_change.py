@@ -209,14 +209,16 @@ def apply_step(
     Args:
         state: the key's state, whole (`RowState`).
         step: what comes next. A step the state is ahead of changes nothing; a key change that
-            comes again at the very same position neither.
+            comes again at the very same position neither. A delete at the position of a row that
+            was read is none that comes again: the source was read there once more, without it.
         same: whether a row and the image of a delete agree in every column.
     """
     row = state.row
     net = step if isinstance(step, NetChange) else step.net
     if row is not None and not net.force:
         once = isinstance(step, KeyArrived) or net.action == DELETE
-        again = once and net.position in {row.position, row.barrier}
+        is_event = row.op != "r"  # of a row that was read only another read has the position
+        again = once and net.position in {row.barrier, row.position if is_event else None}
         if again or net.position < row.position:
             return state, None
     if net.action == DELETE:

@@ -286,6 +286,14 @@ def test_a_change_at_the_rows_own_position_is_taken_again():
     assert walk(known, event("u", 5, row=8))[0].row.row == 8
 
 
+def test_a_delete_at_the_position_of_a_row_that_was_read_takes_it():
+    """The key was read again while nothing was written, and the source has no such row."""
+    known = replace(event("r", 5), barrier=at(3))
+    assert walk(known, gone(5))[0].row.action == net_change.DELETE
+    assert walk(known, gone(3))[0].row is known
+    assert walk(event("u", 5), gone(5))[0].row == event("u", 5)
+
+
 def test_a_change_in_the_transaction_of_a_mark_is_not_what_left_it():
     """The barrier stops the delete that it tells of, and no upsert."""
     marked = replace(event("u", 5), barrier=at(6))
