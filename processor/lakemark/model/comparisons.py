@@ -51,7 +51,7 @@ class ComparedChunk(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         run, table, chunk, attempt, shard, position, verify: as there.
         rows: keys that were compared.
-        newer: keys that were not, since a newer event decides.
+        newer: keys that were not, since a newer event decides, or lakemark is to read them again.
         findings: the rows that are not alike.
         code, reason, hint, retried: why nothing was compared; empty if it was.
     """

@@ -11,7 +11,7 @@ class VerifyTally(msgspec.Struct, omit_defaults=True):
         suspects: keys whose digests were not alike, and that are read again.
         left: such keys beyond what a run reads again.
         compared: rows that were compared one by one, or keys without one.
-        newer: keys that a newer event decides.
+        newer: keys that a newer event decides, or a read that the stream has asked for.
         missing, extra, differing, duplicate: rows that are not alike, see `sink.comparison`.
     """
 

@@ -516,12 +516,27 @@ def chunks(
         elif kind == outputs.RESTART:
             news.restarts.add(blob.decode())
     counted = {(done.attempt, done.shard) for done in news.settled if not done.void}
-    news.compared = [one for one in news.compared if (one.attempt, one.shard) in counted]
+    news.compared = [
+        _without_doubtful(one, state)
+        for one in news.compared
+        if (one.attempt, one.shard) in counted
+    ]
     for done in news.settled:
         if not done.void and done.survivors + done.fills:
             entry = state.tables.setdefault(done.table, TableState(since_batch=state.batch))
             entry.progress.closed(done.hi)
     return news
+
+
+def _without_doubtful(one: ComparedChunk, state: PipelineState) -> ComparedChunk:
+    """Return what was found, without the rows that are to be read again: they are no surprise."""
+    entry = state.tables.get(one.table)
+    keys = entry.repair.reread_keys if entry is not None else {}
+    left = [found for found in one.findings if found.key not in keys]
+    known = len(one.findings) - len(left)
+    return msgspec.structs.replace(
+        one, findings=left, rows=one.rows - known, newer=one.newer + known
+    )
 
 
 def applied(state: PipelineState, reports: Sequence[Report]) -> None:

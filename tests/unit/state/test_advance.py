@@ -8,7 +8,9 @@ import pyarrow as pa
 import pytest
 
 from lakemark.connectors.postgres import positions as lsns
+from lakemark.model import control
 from lakemark.model.columns import Column
+from lakemark.model.comparisons import ComparedChunk, UnlikeRow
 from lakemark.model.decoding import REPORT, Report, TableReport
 from lakemark.model.events import Learnt
 from lakemark.model.offsets import EARLIEST
@@ -84,6 +86,22 @@ def test_the_applied_close_is_that_of_chunks_that_gave_the_table_something(told,
     state = state_of()
     advance.chunks(state, frozenset(), [chunk(**told)])
     assert state.tables[T].progress.applied_close == applied_close
+
+
+@pytest.mark.parametrize("verify", [control.REPORT, control.REPAIR])
+def test_a_row_that_is_to_be_read_again_is_no_finding(verify: str):
+    """Whoever reads the events has said that it may be wrong, and a run of its own mends it."""
+    state = state_of()
+    state.tables[T].repair.doubt_keys(["[1]"], batch=3)
+    state.tables[OTHER].repair.doubt_keys(["[2]"], batch=3)
+    found = [UnlikeRow("[1]", "differing", ("b",)), UnlikeRow("[2]", "missing")]
+    one = ComparedChunk("r1", T, 0, 1, 0, b"aa", verify, 5, 1, found)
+    news = advance.chunks(
+        state, frozenset(), [chunk(), (outputs.COMPARED, msgspec.msgpack.encode(one))]
+    )
+    (compared,) = news.compared
+    assert [each.key for each in compared.findings] == ["[2]"]
+    assert (compared.rows, compared.newer) == (4, 2)
 
 
 def test_the_applied_close_only_rises():
