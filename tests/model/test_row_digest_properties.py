@@ -4,6 +4,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,7 +118,9 @@ def test_keys_that_the_lake_has_twice_are_suspected():
         assert (found.ranges, set(found.kept.tolist()), found.count) == ({}, digest_of(2), 1)
 
 
-@given(st.lists(st.integers(0, 9)), st.sets(st.integers(0, 9)))
-def test_among(some, others):
-    found = row_digest.among(np.array(some, np.uint64), np.array(sorted(others), np.uint64))
+@given(st.lists(st.integers(0, 9)), st.sets(st.integers(0, 9)), st.integers(1, 5))
+def test_among(some, others, stretch):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_digest, "_STRETCH", stretch)
+        found = row_digest.among(np.array(some, np.uint64), np.array(sorted(others), np.uint64))
     assert found.tolist() == [one in others for one in some]

@@ -26,6 +26,7 @@ _HASH_KEY: Final = "lakemark row one"
 _NULL: Final = np.uint64(0xD6E8FEB86659FD93)
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 _TURN: Final = np.uint64(29)
+_STRETCH: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,11 @@ def digests(rows: pa.Table, key: Sequence[str]) -> RowDigests:
 
 def among(some: Words, others: Words) -> Flags:
     """Mark those of some digests that are among others, which are sorted."""
-    if not len(others):
-        return np.zeros(len(some), bool)
-    at = np.minimum(np.searchsorted(others, some), len(others) - 1)
-    found: Flags = others[at] == some
+    found = np.zeros(len(some), bool)
+    for begin in range(0, len(some) if len(others) else 0, _STRETCH):
+        part = some[begin : begin + _STRETCH]
+        at = np.minimum(np.searchsorted(others, part), len(others) - 1)
+        found[begin : begin + _STRETCH] = others[at] == part
     return found
 
 

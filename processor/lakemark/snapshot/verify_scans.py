@@ -106,24 +106,29 @@ def unlike(source: dict[KeyRange, RowDigests], lake: list[RowDigests], *, whole:
 
     Keys that the lake has more than once are always among its own.
     """
-    known = np.unique(np.concatenate([one.rows for one in lake]))
+    known = _sorted([one.rows for one in lake])
     ranges: dict[KeyRange, Words] = {}
     for span, found in source.items():
         keys = found.keys[~among(found.rows, known)]
         if len(keys):
             ranges[span] = np.unique(keys)
+    del known
+    first, last = lake[0], lake[-1]
     kept = np.empty(0, np.uint64)
     if whole:
-        there = np.unique(np.concatenate([*(one.rows for one in source.values()), kept]))
-        first, last = lake[0], lake[-1]
-        alone = ~among(last.rows, there)
+        alone = ~among(last.rows, _sorted([one.rows for one in source.values()]))
         if last is not first:
-            alone &= among(last.rows, np.sort(first.rows))
+            alone &= among(last.rows, _sorted([first.rows]))
         kept = np.unique(last.keys[alone])
-    keys, counts = np.unique(lake[-1].keys, return_counts=True)
-    if len(keys) < len(lake[-1]):
-        kept = np.union1d(kept, keys[counts > 1])
-    return Unlike(ranges, kept)
+    keys = _sorted([last.keys])
+    return Unlike(ranges, np.union1d(kept, keys[1:][keys[1:] == keys[:-1]]))
+
+
+def _sorted(parts: list[Words]) -> Words:
+    """Return all of them, sorted; with no copy more, since there are as many as rows."""
+    found = np.concatenate([*parts, np.empty(0, np.uint64)])
+    found.sort()
+    return found
 
 
 class VerifyScans:
