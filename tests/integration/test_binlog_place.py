@@ -301,5 +301,5 @@ def test_the_order_in_which_the_engine_commits_does_not_matter(attacked, is_mysq
 def test_a_prepared_transaction_is_in_the_log_before_others_see_it(
     attacked, monkeypatch: pytest.MonkeyPatch, sync: str
 ):
-    monkeypatch.setattr(binlog_snapshot, "WAKED_S", 0.05)  # more reads; long enough for a few
+    monkeypatch.setattr(binlog_snapshot, "WAKED_S", 0.25)  # more reads, and long enough
     check_and_miss(attacked(sync_binlog=sync), xa=True)

@@ -66,8 +66,8 @@ class Lake:
         self.batch += 1
         found = [*parts(*events), *(self.part(n, chunk) for n, chunk in enumerate(chunks))]
         own = TablePlan(
-            self.path, self.deletes, DELETION_VECTORS, partial=self.partial, truncated_at=self.truncated_at,
-            pending=self.pending,
+            self.path, deletes=self.deletes, engine=DELETION_VECTORS, partial=self.partial,
+            truncated_at=self.truncated_at, pending=self.pending,
         )  # fmt: skip
         outcome = apply(TABLE, found, LakePlan("q", self.batch, "stream", lambda _: own))
         assert not outcome.code, outcome

@@ -7,7 +7,7 @@ driver finishes what is left to it (`TableFormat.finish`). The next state follow
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 import msgspec
@@ -45,6 +45,7 @@ class TablePlan:
     """
 
     path: str
+    _: KW_ONLY
     deletes: str = "hard"
     metadata: tuple[Metadata, ...] = ()
     engine: str = ""

@@ -65,7 +65,9 @@ class Lake:
         self.written = False
 
     def batch(self, number: int, *rows: dict, stopped=frozenset(), publish=None):
-        own = TablePlan(self.path, self.deletes, self.engine, written=self.written, key=("id",))
+        own = TablePlan(
+            self.path, deletes=self.deletes, engine=self.engine, written=self.written, key=("id",)
+        )
         plan = LakePlan("q", number, "stream", lambda _: own, {ORDERS: own}, stopped=stopped)
         (said,) = tasks.merge([pa.RecordBatch.from_pylist([*rows], EVENTS)], plan, publish)
         self.written = True
