@@ -60,6 +60,16 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
         "seconds": "s",
         "lag_s": "lag of the log, s",
     },
+    "verify": {
+        "correct": "correct",
+        "who": "",
+        "rows": "rows",
+        "rows_per_s": "rows/s",
+        "seconds": "s",
+        "cpu_seconds": "CPU s",
+        "peak_rss_mb": "peak MB",
+        "lag_s": "lag of the log, s",
+    },
     "latency": {
         "correct": "all seen",
         "who": "",
@@ -85,6 +95,7 @@ MEASURES: Final[Mapping[str, Sequence[str]]] = {
     "rate": ("late_p50", "late_p99", "cores_used"),
     "far": ("seconds_per_batch", "requests"),
     "snapshot": ("rows_per_s",),
+    "verify": (),
     "latency": (),
     "cluster": (),
 }
@@ -243,7 +254,7 @@ def _rows(bench: str, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
     """Rows without what stands in for a figure."""
     shown = [dict(row) for row in rows]
     for row in shown:
-        if bench == "snapshot" and not row["rows"]:  # the log's lag alone
+        if bench in {"snapshot", "verify"} and not row["rows"]:  # the log's lag alone
             row.update(rows=None, seconds=None, rows_per_s=None)
         if bench == "latency":
             many = row["count"] > 1 or row["lost"]

@@ -4,9 +4,22 @@ import re
 
 from bench import page, results
 
-(SMALL, FRESH, RANDOM, HOT, SERIES, MARIADB, AVRO, TABLES, RATE, FAR, *_, LATENCY, CLUSTER) = (
-    results.PUBLISHED
-)
+(
+    SMALL,
+    FRESH,
+    RANDOM,
+    HOT,
+    SERIES,
+    MARIADB,
+    AVRO,
+    TABLES,
+    RATE,
+    FAR,
+    *_,
+    VERIFY,
+    LATENCY,
+    CLUSTER,
+) = results.PUBLISHED
 (SNAPSHOT, WHOLE, OF_MARIADB) = (one for one in results.PUBLISHED if one.bench == "snapshot")
 NUMBER = re.compile(r"(?<![A-Za-z\d,.])\d[\d,]*(?:\.\d+)?")
 
@@ -94,6 +107,15 @@ def all_of():
             ("lakemark 2 busy", 5000, 6.25, 800, 1.17, True),
         )
     ]  # fmt: skip
+    proved = [
+        {"who": who, "rows": rows, "seconds": seconds, "rows_per_s": speed, "lag_s": lag,
+         "correct": correct, **used}
+        for who, rows, seconds, speed, lag, correct, used in (
+            ("copy", 6000, 1.5, 4000, None, None, {}),
+            ("alone", 0, 1, 0, 0.57, None, {}),
+            ("verify", 6000, 4.8, 1250, 0.74, True, {"cpu_seconds": 3.3, "peak_rss_mb": 1234}),
+        )
+    ]  # fmt: skip
     rates = [
         {"tables": 30, "who": who, "correct": True, "events": 90_000, "offered_per_s": 4998,
          "batches": 21, "events_per_batch": 14_321, "seconds_per_batch": 2.87, "late_p50": p50,
@@ -133,6 +155,7 @@ def all_of():
         "snapshot": figures(SNAPSHOT, taken),
         "snapshot-large": figures(WHOLE, taken[:2] + taken[4:5], where=stages),
         "snapshot-mariadb": figures(OF_MARIADB, taken[:2] + taken[4:5]),
+        "verify": figures(VERIFY, proved),
         "latency": figures(LATENCY, late),
         "cluster": figures(CLUSTER, spent),
     }
