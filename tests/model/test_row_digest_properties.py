@@ -97,15 +97,17 @@ def test_what_one_side_has_alone(source, lake, middle, whole):
     }
     found = unlike(ranges, [digested(rows) for rows in lake], whole=whole)
     alone = {k for k, v in source.items() if all(rows.get(k) != v for rows in lake)}
+    missing, named = alone - {*lake[-1]}, alone & {*lake[-1]}
     for span, belongs in ((spans[0], lambda k: k <= middle), (spans[1], lambda k: k > middle)):
-        mine = {k for k in alone if belongs(k)}
+        mine = {k for k in missing if belongs(k)}
         assert set(found.ranges.get(span, np.empty(0, np.uint64)).tolist()) == digest_of(*mine)
+        assert (span in found.ranges) == bool(mine), "a range is not read for nothing"
     extra = {
         k
         for k, v in lake[0].items()
         if all(rows.get(k) == v for rows in lake) and source.get(k) != v
     }
-    assert set(found.kept.tolist()) == (digest_of(*extra) if whole else set())
+    assert set(found.kept.tolist()) == digest_of(*named, *(extra if whole else ()))
     assert found.count == len(alone | (extra if whole else set()))
     assert list(found.kept) == sorted(found.kept), "as `among` wants it"
 

@@ -68,8 +68,10 @@ def among(some: Words, others: Words) -> Flags:
     found = np.zeros(len(some), bool)
     for begin in range(0, len(some) if len(others) else 0, _STRETCH):
         part = some[begin : begin + _STRETCH]
+        order = np.argsort(part)  # looked up in their order they are found sixteen times as fast
+        part = part[order]
         at = np.minimum(np.searchsorted(others, part), len(others) - 1)
-        found[begin : begin + _STRETCH] = others[at] == part
+        found[begin : begin + _STRETCH][order] = others[at] == part
     return found
 
 

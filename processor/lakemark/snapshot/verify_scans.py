@@ -10,7 +10,7 @@ while a table is scanned makes suspects, which turn out to be alike.
     asked       the lake's columns, and where the table is cut
     reading     digests of the source's chunks, and of the lake's rows
     again       once more of the lake's, where the stream has changed many rows meanwhile
-    suspected   the keys of the suspects: chunks that have any are read once more
+    suspected   the keys of the suspects: named by the lake, or by the chunks that have others
     (done)      the table has its keys, or none is suspected
 
 A scan is not stored: a coordinator that starts begins it again.
@@ -79,11 +79,11 @@ class _Scan:
 
 @dataclass(frozen=True, slots=True)
 class Unlike:
-    """Digests that one side has alone.
+    """Digests of keys whose rows one side has alone.
 
     Attributes:
-        ranges: the source's ranges that have such rows, with the digests of their keys, sorted.
-        kept: digests of the keys of the lake's rows, sorted.
+        ranges: of keys that the lake does not have, sorted, by the source's range.
+        kept: of those that it has, sorted: it names them, with no range read again.
     """
 
     ranges: dict[KeyRange, Words]
@@ -107,21 +107,26 @@ def unlike(source: dict[KeyRange, RowDigests], lake: list[RowDigests], *, whole:
     Keys that the lake has more than once are always among its own.
     """
     known = _sorted([one.rows for one in lake])
-    ranges: dict[KeyRange, Words] = {}
-    for span, found in source.items():
-        keys = found.keys[~among(found.rows, known)]
-        if len(keys):
-            ranges[span] = np.unique(keys)
+    alone = {
+        span: np.unique(found.keys[~among(found.rows, known)]) for span, found in source.items()
+    }
     del known
     first, last = lake[0], lake[-1]
-    kept = np.empty(0, np.uint64)
-    if whole:
-        alone = ~among(last.rows, _sorted([one.rows for one in source.values()]))
-        if last is not first:
-            alone &= among(last.rows, _sorted([first.rows]))
-        kept = np.unique(last.keys[alone])
     keys = _sorted([last.keys])
-    return Unlike(ranges, np.union1d(kept, keys[1:][keys[1:] == keys[:-1]]))
+    kept = [keys[1:][keys[1:] == keys[:-1]]]
+    ranges: dict[KeyRange, Words] = {}
+    for span, suspects in alone.items():
+        has = among(suspects, keys)
+        kept.append(suspects[has])
+        if not has.all():
+            ranges[span] = suspects[~has]
+    del keys
+    if whole:
+        extra = ~among(last.rows, _sorted([one.rows for one in source.values()]))
+        if last is not first:
+            extra &= among(last.rows, _sorted([first.rows]))
+        kept.append(last.keys[extra])
+    return Unlike(ranges, np.unique(np.concatenate(kept)))
 
 
 def _sorted(parts: list[Words]) -> Words:
