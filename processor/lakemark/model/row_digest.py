@@ -18,6 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemark.model.arrays import one_array
+
 Words = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 
@@ -56,7 +58,7 @@ def digests(rows: pa.Table, key: Sequence[str]) -> RowDigests:
         rows: columns in any order; which ones, and their types, decide what is alike.
         key: names of the key's columns.
     """
-    cells = {name: _words(_whole(rows.column(name))) for name in sorted(rows.column_names)}
+    cells = {name: _words(one_array(rows.column(name))) for name in sorted(rows.column_names)}
     count = rows.num_rows
     return RowDigests(
         _folded([cells[name] for name in key], count), _folded([*cells.values()], count)
@@ -139,9 +141,3 @@ def _hashed(column: pa.Array) -> Words:
     cells = np.where(np.asarray(pc.is_null(column)), "", cells)
     found: Words = hash_array(cells, hash_key=_HASH_KEY, categorize=False)
     return found
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

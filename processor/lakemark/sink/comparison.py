@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from lakemark.errors import TableError
 from lakemark.model import net_change, positions
+from lakemark.model.arrays import one_array
 from lakemark.model.change_batch import KeyColumns
 from lakemark.model.columns import Column
 from lakemark.model.key import canonical_from_columns, stored
@@ -177,7 +178,7 @@ def _differing(rows: pa.Table, kept: pa.Table, at: Places, kept_at: Places) -> d
     for name in rows.column_names:
         one = rows.column(name).take(pa.array(at))
         other = kept.column(name).take(pa.array(kept_at))
-        for place in np.flatnonzero(_unequal(_whole(one), _whole(other))):
+        for place in np.flatnonzero(_unequal(one_array(one), one_array(other))):
             found.setdefault(int(place), []).append(name)
     return found
 
@@ -201,9 +202,3 @@ def _bits(column: pa.Array) -> pa.Array:
     cells = pc.fill_null(column, 0.0).cast(pa.float64()).to_numpy(zero_copy_only=False).copy()
     cells[np.isnan(cells)] = np.nan
     return pa.array(cells.view(np.int64), mask=~valid)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from lakemark.errors import TableError
 from lakemark.model import change_batch, net_change, positions
+from lakemark.model.arrays import one_array
 from lakemark.model.columns import Column
 from lakemark.model.evolution import TypesError, fitted, joined, way_on
 from lakemark.model.key import canonical_from_columns, stored
@@ -140,7 +141,7 @@ class RowImages:
         self._named.append(_members_of(rows.column(CDC)))
         self._count += rows.num_rows
         self._rows = None
-        columns = [_whole(rows.column(name)) for name in self.key.names]
+        columns = [one_array(rows.column(name)) for name in self.key.names]
         kinds = [
             Column(name, column.type, padded=name in self.key.padded)
             for name, column in zip(self.key.names, columns, strict=True)
@@ -187,7 +188,7 @@ class RowImages:
         return self._lay_out(
             images,
             rows,
-            **{name: _whole(control.column(name)) for name in _SIMPLE},
+            **{name: one_array(control.column(name)) for name in _SIMPLE},
             unavailable=pa.nulls(len(rows), _NAMES),
             patch=pa.nulls(len(rows), _NAMES),
             barrier=pa.nulls(len(rows), pa.binary()),
@@ -252,21 +253,15 @@ def _microseconds(time: datetime | None) -> int:
     return (past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-
-
 def _members_of(cdc: pa.ChunkedArray) -> pa.Table:
     """The members of `_cdc` as columns, null where it is."""
     names = [member.name for member in cdc.type]
-    return pa.table(_whole(cdc).flatten(), names=names)
+    return pa.table(one_array(cdc).flatten(), names=names)
 
 
 def _columns_of(rows: pa.ChunkedArray) -> pa.Table:
     """A struct column as a table; a struct without children as a table of as many rows."""
-    whole = _whole(rows)
+    whole = one_array(rows)
     if not len(whole.type):
         return pa.table({NO_COLUMN: pa.nulls(len(whole), pa.null())})
     return pa.Table.from_arrays(
@@ -277,5 +272,5 @@ def _columns_of(rows: pa.ChunkedArray) -> pa.Table:
 def _struct_of(table: pa.Table) -> pa.StructArray:
     if NO_COLUMN in table.column_names:
         table = table.drop_columns([NO_COLUMN])
-    arrays = [_whole(table.column(name)) for name in table.column_names]
+    arrays = [one_array(table.column(name)) for name in table.column_names]
     return pa.StructArray.from_arrays(arrays, names=table.column_names)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemark.model.arrays import one_array
 from lakemark.sink.names import ACTION, BARRIER, CDC, FORCE, PATCH
 from lakemark.sink.write_set import DELETE, FILL, INSERT, UPSERT, Staged, TargetColumn
 
@@ -121,7 +122,7 @@ class _Pairs:
         cdc, own = _members(old.column(CDC)), _members(self.new.column(CDC))
         self.old_cdc, self.new_cdc = cdc, own
         self.dead = _flags(cdc["deleted"]) if "deleted" in cdc else np.zeros(len(source), bool)
-        self.patch = _whole(self.new.column(PATCH))
+        self.patch = one_array(self.new.column(PATCH))
         has_patch = _flags(pc.is_valid(self.patch))
         self.unknown = cdc["unavailable"]
         position, other = cdc["position"], own["position"]
@@ -130,7 +131,7 @@ class _Pairs:
         self.upsert = self._acts(UPSERT) & applies
         self.delete = self._acts(DELETE) & applies
         self.over = self._acts(INSERT) & self.dead & soft & _flags(pc.less(position, other))
-        same = _flags(pc.equal(cdc["barrier"], _whole(self.new.column(BARRIER))))
+        same = _flags(pc.equal(cdc["barrier"], one_array(self.new.column(BARRIER))))
         known = same & _flags(pc.is_valid(self.unknown))
         fills = any(c.patched for c in self.shape.columns)
         self.fill = self._acts(FILL) & known & fills
@@ -148,7 +149,7 @@ class _Pairs:
             if f.name == CDC:
                 columns.append(self._cdc(which, f.type))
             elif f.name not in written:
-                columns.append(_whole(self.old.column(f.name)).take(pa.array(which)))
+                columns.append(one_array(self.old.column(f.name)).take(pa.array(which)))
             else:
                 column = written[f.name]
                 old = self.old.column(f.name) if f.name in self.old.column_names else None
@@ -209,30 +210,22 @@ def _chosen(new: Any, old: Any, from_old: Flags, which: Places) -> pa.Array:
     """The cells of these pairs, from the one row or the other."""
     picked = from_old[which]
     if not picked.any():
-        return _whole(new).take(pa.array(which))
+        return one_array(new).take(pa.array(which))
     if picked.all():
-        return _whole(old).take(pa.array(which))
-    both = pa.concat_arrays([_whole(new), _whole(old)])
+        return one_array(old).take(pa.array(which))
+    both = pa.concat_arrays([one_array(new), one_array(old)])
     return both.take(pa.array(np.where(picked, which + len(new), which)))
 
 
 def _members(column: pa.ChunkedArray) -> dict[str, pa.Array]:
     """The members of a struct column, null where the struct is."""
-    whole = _whole(column)
+    whole = one_array(column)
     return {f.name: array for f, array in zip(whole.type, whole.flatten(), strict=True)}
-
-
-def _whole(column: Any) -> pa.Array:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _flags(column: Any) -> Flags:
     """Booleans; null counts as no."""
-    found: Flags = pc.fill_null(_whole(column), False).to_numpy(zero_copy_only=False)  # noqa: FBT003
+    found: Flags = pc.fill_null(one_array(column), False).to_numpy(zero_copy_only=False)  # noqa: FBT003
     return found
 
 

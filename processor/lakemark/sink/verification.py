@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from lakemark.errors import LakemarkError
 from lakemark.model import change_batch
+from lakemark.model.arrays import one_array
 from lakemark.model.comparisons import ComparedChunk, Comparison, UnlikeRow
 from lakemark.model.control import REPAIR
 from lakemark.sink import comparison, formats
@@ -92,8 +93,7 @@ def _compare(
 
 
 def _columns(rows: pa.ChunkedArray) -> pa.Table:
-    whole = rows.combine_chunks()
-    struct = whole if isinstance(whole, pa.StructArray) else pa.concat_arrays(rows.chunks)
+    struct = one_array(rows)
     return pa.Table.from_arrays(struct.flatten(), names=[field.name for field in struct.type])
 
 

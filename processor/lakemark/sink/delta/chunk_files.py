@@ -22,6 +22,7 @@ from deltalake import Schema
 
 from lakemark.errors import TableError
 from lakemark.model import change_batch, positions
+from lakemark.model.arrays import one_array
 from lakemark.model.change_batch import AT, FILE_MISSING, ChunkFile, Filed
 from lakemark.settings.config import Config, LakeConfig
 from lakemark.sink.delta import key_index
@@ -140,7 +141,7 @@ def loader(path: str, options: dict[str, str]) -> Load:
         schema = pa.schema([f.with_name(n) for f, n in zip(fields, names, strict=True)])
         with told(path), present(file):
             found = read_rows(store, data_file(file), rows, schema)
-        arrays = [_whole(column) for column in found.columns]
+        arrays = [one_array(column) for column in found.columns]
         return pa.StructArray.from_arrays(arrays, fields=fields)
 
     return load
@@ -324,9 +325,3 @@ def _loaded(filed: Sequence[tuple[Part, pa.Table, ChunkFile]], load: Load) -> It
 def _no_rows(file: ChunkFile) -> pa.StructArray:
     fields = list(file.columns)
     return pa.StructArray.from_arrays([pa.array([], f.type) for f in fields], fields=fields)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakemark.model.arrays import one_array
 from lakemark.sink.delta import index_cache, key_index
 from lakemark.sink.delta.key_index import KeyIndex, KeyWords
 from lakemark.sink.delta.table_log import Action, DataFile
@@ -52,17 +53,10 @@ class LakeKey:
 
     def words(self, rows: pa.Table) -> KeyWords:
         """The keys of rows as numbers."""
-        return key_index.words([whole(rows.column(name)) for name in self.names])
+        return key_index.words([one_array(rows.column(name)) for name in self.names])
 
     def __str__(self) -> str:
         return "\n".join(f"{f.name} {f.type}" for f in self.fields)
-
-
-def whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece."""
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def read_rows(store: TableStore, file: DataFile, rows: Places, schema: pa.Schema) -> pa.Table:
@@ -121,7 +115,7 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     columns = []
     for f in schema:
         if f.name in table.column_names:
-            columns.append(_conformed(whole(table.column(f.name)), f.type))
+            columns.append(_conformed(one_array(table.column(f.name)), f.type))
         else:
             columns.append(pa.nulls(table.num_rows, f.type))
     return pa.table(columns, schema=schema)
@@ -397,7 +391,7 @@ def key_ranges(key: LakeKey, rows: pa.Table) -> list[KeyBounds]:
     """The ranges of a write set's keys, of columns whose statistics are exact."""
     found = []
     for name in key.names:
-        column = whole(rows.column(name))
+        column = one_array(rows.column(name))
         if pa.types.is_integer(column.type):
             found.append(KeyBounds(name, np.sort(column.to_numpy()).astype(np.int64)))
         elif pa.types.is_string(column.type) and len(column):

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemark.errors import DependencyError
+from lakemark.model.arrays import one_array
 from lakemark.sink import row_rules
 from lakemark.sink.delta import roaring, table_actions, table_log
 from lakemark.sink.delta.chunk_files import InFile, data_file, present
@@ -39,7 +40,6 @@ from lakemark.sink.delta.data_files import (
     index_of,
     may_meet,
     read_rows,
-    whole,
 )
 from lakemark.sink.delta.deletion_vectors_rows import Finder, Hits, files_of
 from lakemark.sink.delta.engines import DELETION_VECTORS
@@ -230,7 +230,7 @@ class _Batch:
         forced = row_rules.forced(staged)
         nothing = row_rules.is_action(staged, INSERT) & (self.deletes == "hard")
         removes = row_rules.is_action(staged, DELETE)
-        positions = whole(staged.table.column(CDC)).field("position")
+        positions = one_array(staged.table.column(CDC)).field("position")
         matched = np.zeros(staged.table.num_rows, bool)
         for hits in self.table.by_key(self.keys):
             source = hits.source
