@@ -25,7 +25,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "pairs of groups that import each other": 0,
     "modules in cycles": 0,
     "names of several classes": 0,
-    "modules that an update of a row enters": 59,  # whose topic, table, plan, definition
+    "modules that an update of a row enters": 60,  # whose topic, table, plan, definition, arrays
 }
 """What each figure is; who makes one smaller lowers it here."""
 GOALS: Final[Mapping[str, int]] = {

@@ -349,7 +349,7 @@ def test_a_large_table_is_cut_by_estimates_and_no_row_is_lost(
     spans = cut(binlog_server, 1000)
     parts = [len(rows_of(reader, span=span)) for span in spans]
     assert sum(parts) == 20_000
-    assert 10 <= len(spans) <= 40
+    assert 10 <= len(spans) <= 60  # 20 if the estimates were exact
     assert max(parts) <= 4000
     within = cut(binlog_server, 100, within=spans[1])
     assert sum(len(rows_of(reader, span=span)) for span in within) == parts[1]
