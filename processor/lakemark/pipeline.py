@@ -127,7 +127,7 @@ class Pipeline:
     forms_change: Callable[[], None] = lambda: None
     same_connector: Callable[[str], bool] = lambda _: True
     read_schemas: Callable[[], Mapping[str, TableSchema]] = dict
-    seen_columns: Callable[[], Mapping[str, frozenset[str]]] = dict
+    seen_columns: Callable[[PipelineState], Mapping[str, frozenset[str]]] = lambda _: {}
     numerics: Callable[[], Mapping[str, frozenset[str]]] = dict
     children: Callable[[], Mapping[str, Cascades]] = dict
     definitions: SchemaTopics = field(default_factory=SchemaTopics)
@@ -443,7 +443,7 @@ class Pipeline:
             query=self.checkpoint.query_id(),
             step=step,
             applied=applied,
-            seen=self.seen_columns(),
+            seen=self.seen_columns(state),
         )
         return BatchPlan(decode, lake)
 

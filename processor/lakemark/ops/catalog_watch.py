@@ -269,6 +269,18 @@ def _going_on(
             yield REBUILD, table, more
 
 
+def _on_their_way(
+    given: Mapping[str, frozenset[str]], state: PipelineState
+) -> dict[str, frozenset[str]]:
+    """Return, by table, the columns whose values for older rows no batch has taken yet."""
+    left = {
+        table: columns - {one.column for one in state.tables[table].repair.fills}
+        for table, columns in given.items()
+        if table in state.tables
+    }
+    return {table: columns for table, columns in left.items() if columns}
+
+
 def _reasons(changes: Iterable[Difference]) -> str:
     return "; ".join(dict.fromkeys(change.what for change in changes))
 
@@ -340,6 +352,7 @@ class CatalogWatch:
         self._standing: set[tuple[str, str, str]] | None = None
         self._tables: frozenset[str] = frozenset()
         self._columns: Mapping[str, frozenset[str]] = {}
+        self._given: Mapping[str, frozenset[str]] = {}
         self._numerics: Mapping[str, frozenset[str]] = {}
         self._children: Mapping[str, Cascades] = {}
         self._said: tuple[int, set[str]] = (-1, set())
@@ -357,12 +370,17 @@ class CatalogWatch:
         """Say whether a table was looked at before: only then is a later change of it found."""
         return table in self._tables
 
-    def columns(self) -> Mapping[str, frozenset[str]]:
+    def columns(self, state: PipelineState) -> Mapping[str, frozenset[str]]:
         """Return the columns, by table, of tables that may wait for a look when they get others.
 
-        It is empty while the database does not answer: nothing waits for it then.
+        It is empty while the database does not answer: nothing waits for it then. A column whose
+        value for older rows is on its way through the control topic is not among them.
+
+        Args:
+            state: of the batch that is planned.
         """
-        return self._columns
+        given = _on_their_way(self._given, state)
+        return {name: found - given.get(name, set()) for name, found in self._columns.items()}
 
     def numerics(self) -> Mapping[str, frozenset[str]]:
         """Return columns of type numeric, by table, as the newest successful look found them."""
@@ -425,6 +443,11 @@ class CatalogWatch:
         if after != seen:
             self._store.note_catalog(msgspec.json.encode(after), self._connector.qualifier)
         self._tables = frozenset(now.tables)
+        given = _on_their_way(self._given, state)
+        for table, several in fills.items():
+            columns = {one.column for one in several}
+            given[table] = given.get(table, frozenset()) | columns
+        self._given = given
         self._columns = {
             name: frozenset(table.column_names)
             for name, table in now.tables.items()

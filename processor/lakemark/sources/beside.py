@@ -163,9 +163,9 @@ class Beside:
         for catalog in self._catalogs:
             catalog.look_soon()
 
-    def columns(self) -> Mapping[str, frozenset[str]]:
+    def columns(self, state: PipelineState) -> Mapping[str, frozenset[str]]:
         """Return what `CatalogWatch.columns` says of all tables."""
-        return _joined(catalog.columns() for catalog in self._catalogs)
+        return _joined(catalog.columns(state) for catalog in self._catalogs)
 
     def numerics(self) -> Mapping[str, frozenset[str]]:
         """Return what `CatalogWatch.numerics` says of all tables."""

@@ -150,19 +150,28 @@ def test_a_look_that_had_begun_before_lets_nobody_go_on(whole, monkeypatch):
 
 
 def test_nobody_waits_for_a_database_that_does_not_answer(whole, monkeypatch):
-    assert whole.watched.columns() == {T: frozenset({"id", "v"})}
+    assert whole.watched.columns(whole.state) == {T: frozenset({"id", "v"})}
 
     def away(*_, **__):
         raise DependencyError("away", code="database-unavailable")
 
     monkeypatch.setattr(AskedDatabase, "look", away)
     whole.watched.try_to_look()
-    assert whole.watched.columns() == {}
+    assert whole.watched.columns(whole.state) == {}
+
+
+def test_a_column_is_seen_when_a_batch_has_its_value_for_older_rows(whole):
+    ((_, (given,)),) = then(whole, wide())
+    assert whole.watched.columns(whole.state) == {T: frozenset({"id", "v"})}
+    then(whole, wide())  # no batch meanwhile
+    assert whole.watched.columns(whole.state) == {T: frozenset({"id", "v"})}
+    taken = state(a=altered(WHOLE, fills=[msgspec.convert(given, Fill)]))
+    assert whole.watched.columns(taken) == {T: frozenset({"id", "v", "w"})}
 
 
 def test_only_tables_with_rows_and_columns_of_their_own_wait(whole):
     then(whole, source(facts(kind="p"), facts(U, oid=2, column_list=("id", "v"))))
-    assert whole.watched.columns() == {}
+    assert whole.watched.columns(whole.state) == {}
 
 
 def test_values_that_the_connector_writes_in_its_own_way_are_read_by_nobody(whole):

@@ -253,7 +253,7 @@ class Filled(Shop):
 
     def alter(self, **columns):
         self.catalog.schemas[ORDERS] = schema_of(ORDERS, **columns)
-        self.pipeline.seen_columns = lambda: {ORDERS: self.seen}
+        self.pipeline.seen_columns = lambda _: {ORDERS: self.seen}
 
     def look(self, *given, columns=("id", "v", "w"), goes_on=True):
         self.seen = frozenset(columns)
@@ -333,7 +333,7 @@ def test_a_batch_that_died_behind_the_commit_does_it_once(shop):
     with pytest.raises(DiedError):
         shop.run()
     shop.restart()
-    shop.pipeline.seen_columns = lambda: {ORDERS: shop.seen}
+    shop.pipeline.seen_columns = lambda _: {ORDERS: shop.seen}
     shop.again()
     shop.read = shop.broker.ends()
     shop.run()
@@ -344,7 +344,7 @@ def test_a_batch_that_died_behind_the_commit_does_it_once(shop):
 def test_a_table_that_has_the_column_already_is_read_again(shop):
     """It did not wait: the database had not answered."""
     shop.alter(**WIDE)
-    shop.pipeline.seen_columns = dict
+    shop.pipeline.seen_columns = lambda _: {}
     shop.put("u", 20, 1, v="a", w=None)
     shop.run()
     shop.run()
@@ -387,7 +387,7 @@ def test_a_lake_that_is_away_is_no_reason_to_stop(shop, monkeypatch):
 def test_a_name_of_in_between_has_its_rows_read_again_also_after_a_crash(shop, given):
     """A batch's tasks run twice here, as they do where one is speculated: its commit is there."""
     shop.alter(**(RENAMED if given.source else WIDE))
-    shop.pipeline.seen_columns = dict
+    shop.pipeline.seen_columns = lambda _: {}
     shop.look(given)
     shop.run()
     between = {"id": "int8", "x": "text"} if given.source else {**WIDE, "x": "int4"}
