@@ -88,9 +88,9 @@ EDGES: Final[Mapping[str, str]] = {
         "planned_tables"
     ),
     "connectors.postgres": (
-        "chunk_reader facts_database planned_tables postgres postgres_chunks postgres_copy "
-        "postgres_database postgres_facts postgres_fills postgres_keys postgres_publication "
-        "postgres_session postgres_windows"
+        "chunk_reader facts_database planned_tables postgres postgres_checksums postgres_chunks "
+        "postgres_copy postgres_database postgres_facts postgres_fills postgres_keys "
+        "postgres_publication postgres_session postgres_windows"
     ),
     "source": "fetch librdkafka",
     "reconcile": "operator",

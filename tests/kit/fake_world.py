@@ -11,12 +11,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 
 from lakemark.connectors.database import OpenWindow, Watermark
 from lakemark.connectors.postgres.visibility import Blocker, Server, Snapshot
 from lakemark.connectors.reached_place import ReachedPlace
 from lakemark.errors import ConfigError, DependencyError, LakemarkError, RefusedError
+from lakemark.model.checksums import (
+    ChecksumPlan,
+    NumberRanges,
+    RangeSums,
+    SummedColumn,
+    even_ranges,
+)
 from lakemark.model.control import ControlRecord, encode
 from lakemark.model.key_ranges import Condition, KeyRange
 from lakemark.model.row_digest import RowDigests, Words, among, digests
@@ -25,7 +33,14 @@ from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import STATEMENT_TIMEOUT, ChunkError, ChunkResult, ChunkSpec
 from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.notifications import Notification
-from lakemark.snapshot.ports import Committed, Cut
+from lakemark.snapshot.ports import (
+    Committed,
+    Cut,
+    KeptDigests,
+    KeptSums,
+    RowsWithin,
+    SummedTable,
+)
 from lakemark.snapshot.signal_skip import SIGNALS_KEY
 from lakemark.snapshot.signals import Rejection, SignalRecord
 from lakemark.snapshot.snapshot_state import Settings
@@ -44,6 +59,19 @@ DIGESTED = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 
 def digested(rows: Mapping[int, int]) -> RowDigests:
     return digests(pa.table([[*rows], [*rows.values()]], DIGESTED), ["id"])
+
+
+PLAN = ChecksumPlan("toy", (SummedColumn("id", "long"), SummedColumn("v", "long")), "id")
+
+
+def added(rows: Mapping[int, int], ranges: NumberRanges) -> RangeSums:
+    """The sums of rows by ranges, those of digests."""
+    found, keys = RangeSums.of(len(ranges)), np.array([*rows], np.int64)
+    where = (keys >= ranges.begins[0]) & (keys <= ranges.ends[-1])
+    places = ranges.of(keys[where])
+    np.add.at(found.counts, places, 1)
+    np.add.at(found.sums, places, digested(rows).rows[where])
+    return found
 
 
 class CrashError(BaseException):
@@ -149,6 +177,7 @@ class FakeWorld:
         self.coordinator: Coordinator | None = None
         self.slow = False  # the coordinator goes on while a batch runs
         self.scanned: list[str] = []
+        self.sums = False  # whether the database sums rows
         self.then: Callable[[], None] | None = None
 
     # -- time -----------------------------------------------------------------------------------
@@ -389,14 +418,32 @@ class FakeWorld:
         self._pass("kept")
         return None if self.stream.lake.get(table) is None else DIGESTED
 
-    def kept_digests(self, table: str, kept: pa.Schema) -> RowDigests:
+    def summed_table(self, table: str, kept: pa.Schema) -> SummedTable | None:
+        self._pass("summed_table")
+        keys = np.array([*(self.stream.lake[table] or {})], np.int64)
+        return SummedTable(PLAN, even_ranges([keys], rows=3)) if self.sums else None
+
+    def kept_sums(self, table: str, summed: SummedTable) -> KeptSums:
+        self._pass("kept_sums")
+        found = added(self.stream.lake[table] or {}, summed.ranges)
+        if self.then is not None:
+            self.then()  # what the stream does while the table is summed
+        return KeptSums(found, 8)
+
+    def kept_digests(
+        self, table: str, kept: pa.Schema, within: RowsWithin | None = None
+    ) -> KeptDigests:
         self._pass("kept_digests")
         assert kept == DIGESTED
         self.scanned.append(table)
-        found = digested(self.stream.lake[table] or {})
+        rows = self.stream.lake[table] or {}
+        if within is not None:
+            chosen = within.chosen[within.ranges.of(np.array([*rows], np.int64))]
+            rows = {key: rows[key] for key, one in zip(rows, chosen, strict=True) if one}
+        found = digested(rows)
         if self.then is not None:
             self.then()  # what the stream does while the table is scanned
-        return found
+        return KeptDigests(found, 16)
 
     def kept_keys(self, table: str, suspects: Words) -> list[bytes]:
         self._pass("kept_keys")
@@ -433,6 +480,14 @@ class FakeWorld:
     def read_chunk(self, spec: ChunkSpec) -> ChunkResult:
         """A read that nothing hinders."""
         keys = self.database.within(spec.table, spec.span)
+        if spec.ranges is not None:
+            sums = added(self.database.rows(spec.table), spec.ranges)
+            fingerprint = self.database.fingerprints[spec.table]
+            count, size = int(sums.counts.sum()), sums.nbytes
+            return ChunkResult(
+                attempt=spec.attempt, rows=count, bytes=size, fingerprint=fingerprint, sums=sums,
+                plan=PLAN,
+            )  # fmt: skip
         if spec.digest is not None:
             return self._digests(spec, keys)
         if spec.keys is not None:

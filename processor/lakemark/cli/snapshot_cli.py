@@ -59,6 +59,10 @@ def start(
     parallelism: ParallelismOption = None,
     delay: DelayOption = None,
     priority: PriorityOption = None,
+    differences: Annotated[
+        bool,
+        typer.Option("--differences", help="Read only what differs: `lakemark verify --repair`."),
+    ] = False,
     run_id: IdOption = None,
     wait: Annotated[bool, typer.Option(help="Follow the run to its end.")] = False,
     answer_within: AnswerOption = "30s",
@@ -70,9 +74,10 @@ def start(
     data = data_of(
         tables, filters=filters, keys=keys, keys_file=keys_file, config=loaded,
         surrogate_key=surrogate_key, chunk_rows=chunk_rows, parallelism=parallelism, delay=delay,
-        priority=priority,
+        priority=priority, repair=differences or None,
     )  # fmt: skip
-    signal = Request("execute-snapshot", data, run_id or str(uuid.uuid4()))
+    kind = "verify-snapshot" if differences else "execute-snapshot"
+    signal = Request(kind, data, run_id or str(uuid.uuid4()))
     as_json = output is OutputForm.json
     return _send(loaded, signal, within=seconds(answer_within), wait=wait, as_json=as_json)
 

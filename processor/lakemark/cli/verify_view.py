@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
+from rich.filesize import decimal
 
 from lakemark.cli import presentation
 from lakemark.cli.presentation import show_line
@@ -28,6 +29,8 @@ def show_found(
         if scan.tally is None or not run.has_ended:
             continue
         show_line(console, f"{table}: {_numbers(scan, repair=repair)}")
+        if scan.cost.get("lake_bytes"):
+            show_line(console, _cost(scan))
         mine = [row for row in found if row["table"] == table]
         for row in mine[:_SHOWN]:
             columns = f"  {', '.join(row['columns'])}" if row["columns"] else ""
@@ -52,6 +55,13 @@ def _numbers(scan: Scan, *, repair: bool) -> str:
     return f"{rows}: {', '.join(parts)}{'; mended' if mended else ''}"
 
 
+def _cost(scan: Scan) -> str:
+    sent, size = scan.cost.get("sent", 0), decimal(scan.cost.get("source_bytes", 0))
+    rows = f"{sent:,} row{'s' * (sent != 1)}" if sent < scan.rows else "all rows"
+    lake = decimal(scan.cost.get("lake_bytes", 0))
+    return f"    read: {rows} of the source, {size}; {lake} of the lake"
+
+
 def show_json(
     runs: Sequence[FollowedRun], found: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> None:
@@ -62,7 +72,7 @@ def show_json(
 
 def _data(run: FollowedRun, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     tables = {
-        name: {"status": scan.status, "rows": scan.rows, **(scan.tally or {})}
+        name: {"status": scan.status, "rows": scan.rows, **(scan.tally or {}), **scan.cost}
         for name, scan in run.tables.items()
     }
     rows = [{**row, "found_at": row["found_at"].isoformat()} for row in found]

@@ -32,7 +32,9 @@ from lakemark.connectors.preparation import Script, ToPrepare
 from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 from lakemark.connectors.refusals import Refusal
 from lakemark.connectors.table_choice import Choice
+from lakemark.errors import TableError
 from lakemark.model import positions
+from lakemark.model.checksums import ChecksumPlan, NumberRanges, RangeSums, RefusedSums
 from lakemark.model.columns import Column
 from lakemark.model.findings import Finding
 from lakemark.model.handling_modes import HandlingModes
@@ -156,10 +158,35 @@ class ChunkRows:
     source_ts: int
 
 
+@dataclass(frozen=True, slots=True)
+class SummedRows:
+    """The sums of a table's rows by ranges, all as of one snapshot.
+
+    Attributes:
+        sums: in the order of the ranges.
+        plan: how the rows were hashed.
+        schema: the table's schema then.
+    """
+
+    sums: RangeSums
+    plan: ChecksumPlan
+    schema: TableSchema
+
+
+def not_summed(table: str, why: RefusedSums) -> TableError:
+    """Return the error of `ChunkReader.sums` for a table whose rows the database does not sum."""
+    return TableError(
+        f"rows of {table} are not summed: {why.reason}",
+        code="not-summed",
+        hint="it goes on by itself: they are read",
+        retried=True,
+    )
+
+
 class ChunkReader(Protocol):
     """Reads chunks, and keeps its session for the next one. For one thread at a time.
 
-    Raises (both questions):
+    Raises (all questions):
         TableError, DependencyError, ConfigError: in lakemark's words, without cell values. The
             codes ``statement-timeout`` and ``chunk-too-large`` ask for the range in halves.
     """
@@ -194,6 +221,18 @@ class ChunkReader(Protocol):
         self, table: str, span: KeyRange, *, condition: Condition | None, surrogate: str | None
     ) -> Boundary | None:
         """A key in the midst of a range, not its last; None if the range has no two keys."""
+
+    def sums(self, table: str, kept: pa.Schema, ranges: NumberRanges) -> SummedRows:
+        """The sums of the rows of ranges, which the database computes: no row leaves it.
+
+        Args:
+            table: its name, as events have it.
+            kept: the columns that are hashed, in the types of the lake.
+            ranges: of the plan's `order`.
+
+        Raises:
+            TableError: ``not-summed``: `Database.checksums` would refuse it now.
+        """
 
     def close(self) -> None:
         """End the session: after an error nothing of it is trusted. Never raises."""
@@ -564,6 +603,17 @@ class Database(Protocol):
         Raises:
             TableError: as `ChunkReader.read`.
             DependencyError: also ``cut-timeout``.
+        """
+
+    def checksums(self, table: str, kept: pa.Schema) -> ChecksumPlan | RefusedSums:
+        """Return how the database and the lake hash a table's rows alike, or why they cannot.
+
+        Args:
+            table: which.
+            kept: the columns that are compared, in the types of the lake.
+
+        Raises:
+            TableError: as `ChunkReader.read`.
         """
 
     def reader(self) -> ChunkReader:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Self, TypeVar
 
+import pyarrow as pa
+
 from lakemark.connectors.catalog_changes import (
     NO_KEYS,
     CatalogLook,
@@ -27,6 +29,7 @@ from lakemark.connectors.database import (
     PlannedTables,
     Proof,
     RowsOfSnapshot,
+    SummedRows,
     TableCut,
     TableQuestions,
     WindowWriter,
@@ -34,6 +37,7 @@ from lakemark.connectors.database import (
 from lakemark.connectors.refusals import Refusal
 from lakemark.connectors.table_choice import Choice
 from lakemark.errors import TableError
+from lakemark.model.checksums import ChecksumPlan, NumberRanges, RefusedSums
 from lakemark.model.columns import Column
 from lakemark.model.key_ranges import Boundary, Condition, KeyRange
 from lakemark.model.schema import TableSchema
@@ -99,6 +103,10 @@ class _Reader(ChunkReader):
 
     def middle(self, table: str, span: KeyRange, **how: Any) -> Boundary | None:
         return self._inner.middle(self._names.bare(table), span, **how)
+
+    def sums(self, table: str, kept: pa.Schema, ranges: NumberRanges) -> SummedRows:
+        found = self._inner.sums(self._names.bare(table), kept, ranges)
+        return replace(found, schema=self._names.schema(found.schema))
 
     def close(self) -> None:
         self._inner.close()
@@ -174,6 +182,10 @@ class QualifiedDatabase:
         """See `Database`."""
         found = self._inner.cut(self._names.bare(table), chunk_rows, **how)
         return replace(found, schema=self._names.schema(found.schema))
+
+    def checksums(self, table: str, kept: pa.Schema) -> ChecksumPlan | RefusedSums:
+        """See `Database`."""
+        return self._inner.checksums(self._names.bare(table), kept)
 
     def reader(self) -> ChunkReader:
         """See `Database`."""

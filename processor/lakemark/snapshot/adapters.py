@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
@@ -26,6 +26,7 @@ from lakemark.kafka import records
 from lakemark.kafka.brokers import Cluster
 from lakemark.kafka.client_errors import Admission
 from lakemark.kafka.client_settings import by_offset
+from lakemark.model.checksums import RefusedSums, even_ranges
 from lakemark.model.columns import Column
 from lakemark.model.control import ControlRecord, encode
 from lakemark.model.key import canonical_from_columns
@@ -35,10 +36,18 @@ from lakemark.model.schema import TableSchema
 from lakemark.settings.config import Config
 from lakemark.sink import found_rows
 from lakemark.sink.table_format import TableReader
+from lakemark.snapshot import kept_checksums
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.snapshot.notifications import Notification
-from lakemark.snapshot.ports import Committed, Cut
+from lakemark.snapshot.ports import (
+    Committed,
+    Cut,
+    KeptDigests,
+    KeptSums,
+    RowsWithin,
+    SummedTable,
+)
 from lakemark.snapshot.signal_skip import SIGNALS_KEY
 from lakemark.snapshot.signals import Rejection, SignalRecord
 from lakemark.state import progress
@@ -58,6 +67,25 @@ _SIGNAL_HINT: Final = (
 # For so long somebody who was the owner is: far shorter than it takes to be superseded. Longer than
 # the records of one step take, so that they are asked about once.
 _OWNED_S: Final = 0.1
+
+
+class _Counted:
+    """Rows of the lake, and the bytes of those that have been gone through."""
+
+    def __init__(self, rows: Iterable[pa.Table]) -> None:
+        self.rows, self.bytes = rows, 0
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        for one in self.rows:
+            self.bytes += one.nbytes
+            yield one
+
+
+def _within(rows: pa.Table, within: RowsWithin | None) -> pa.Table:
+    if within is None:
+        return rows
+    numbers = kept_checksums.numbers_of(rows.column(within.order))
+    return rows.filter(pa.array(within.chosen[within.ranges.of(numbers)]))
 
 
 class ChunkRunner(Protocol):
@@ -380,10 +408,31 @@ class Adapters:
             return None
         return pa.schema([field for field in kept if field.name in known.by_name])
 
-    def kept_digests(self, table: str, kept: pa.Schema) -> RowDigests:
+    def summed_table(self, table: str, kept: pa.Schema) -> SummedTable | None:
+        """See `Ports`."""
+        plan = self.settings.source.checksums(table, kept)
+        if isinstance(plan, RefusedSums) or not kept_checksums.ready():
+            reason = plan.reason if isinstance(plan, RefusedSums) else "nothing can be compiled"
+            log.info("verify.reads_rows", table=table, reason=reason)
+            return None
+        rows = self.lake(table).rows([plan.order])
+        numbers = (kept_checksums.numbers_of(one.column(plan.order)) for one in rows)
+        return SummedTable(plan, even_ranges(numbers))
+
+    def kept_sums(self, table: str, summed: SummedTable) -> KeptSums:
+        """See `Ports`."""
+        names = [one.name for one in summed.plan.columns]
+        read = _Counted(self.lake(table).rows(names))
+        return KeptSums(kept_checksums.summed(read, summed.plan, summed.ranges), read.bytes)
+
+    def kept_digests(
+        self, table: str, kept: pa.Schema, within: RowsWithin | None = None
+    ) -> KeptDigests:
         """See `Ports`."""
         key = [column.name for column in self._key(table)]
-        return RowDigests.joined([digests(rows, key) for rows in self.lake(table).rows(kept.names)])
+        read = _Counted(self.lake(table).rows(kept.names))
+        parts = [digests(_within(rows, within), key) for rows in read]
+        return KeptDigests(RowDigests.joined(parts), read.bytes)
 
     def kept_keys(self, table: str, suspects: Words) -> list[bytes]:
         """See `Ports`."""

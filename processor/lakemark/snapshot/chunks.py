@@ -22,6 +22,7 @@ from lakemark.connectors.database import Proof, Watermark
 from lakemark.errors import LakemarkError, TableError
 from lakemark.model import change_batch
 from lakemark.model.change_batch import ChunkFile, KeyColumns
+from lakemark.model.checksums import ChecksumPlan, NumberRanges, RangeSums
 from lakemark.model.key_ranges import CUT_TIMEOUT, WHOLE, Boundary, Condition, KeyRange
 from lakemark.model.row_digest import RowDigests, Words
 from lakemark.model.schema import TableSchema
@@ -40,6 +41,7 @@ ROW_TOO_LARGE: Final = "row-too-large"
 RETRIED: Final = "retried"
 JOB_FAILED: Final = "job-failed"
 BLIND: Final = "unreadable-key"  # why shards void an attempt
+NOT_SUMMED: Final = "not-summed"
 INTERNAL: Final = "internal-error"
 REPORT: Final = "this is a defect of lakemark: please report it with the log"
 # Of a list of keys: rows cannot be looked up by them.
@@ -92,6 +94,7 @@ class ChunkSpec:
         rebuild: name of the rebuild that the table is in; empty = none.
         connector: whose table it is, where there are several: see `Connector.qualifier`.
         digest: its rows are digested and go nowhere; None = they are written.
+        ranges: their rows are summed, and none is read; None = the rows of the span are read.
     """
 
     run: str
@@ -108,6 +111,7 @@ class ChunkSpec:
     rebuild: str = ""
     connector: str = ""
     digest: "Digest | None" = None
+    ranges: NumberRanges | None = None
 
 
 CanonicalKeys = tuple[bytes, ...]
@@ -181,6 +185,8 @@ class ChunkResult:
         error: why it failed.
         digests: of the rows, where they were asked for.
         keys: canonical keys whose digests were asked for.
+        sums: of ranges, where they were asked for.
+        plan: how their rows were hashed.
     """
 
     attempt: int
@@ -199,6 +205,8 @@ class ChunkResult:
     error: ChunkError | None = None
     digests: RowDigests | None = None
     keys: CanonicalKeys = ()
+    sums: RangeSums | None = None
+    plan: ChecksumPlan | None = None
 
     @property
     def inexact(self) -> int:

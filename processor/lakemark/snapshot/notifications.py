@@ -14,7 +14,7 @@
 The fields have Debezium's names wherever it has them: `total_rows_scanned`, `total_rows`,
 `chunk_index` (here the number of settled chunks: they are read in parallel), `total_chunks`.
 lakemark's own are `percent`, `rows_per_second`, `eta_seconds`, `code`, `reason`, `hint`, and of
-verify runs `missing_rows`, `extra_rows` and the like (`TALLY`). All values are text, as in
+verify runs `missing_rows`, `extra_rows` and the like (`TALLY`, `COST`). All values are text, as in
 Debezium. Keys of rows, which Debezium shows, are left out.
 
 Pure: the time is an argument.
@@ -34,6 +34,8 @@ from lakemark.snapshot.tally import VerifyTally
 AGGREGATE_TYPE: Final = "Incremental Snapshot"
 
 TALLY: Final = ("missing", "extra", "differing", "duplicate", "newer", "left")
+COST: Final = {"sent": "sent_rows", "source_bytes": "source_bytes", "lake_bytes": "lake_bytes"}
+"""What a verify run has read, by names of `VerifyTally`."""
 _DELIMITER: Final = ","  # Debezium's, without a space
 
 
@@ -269,4 +271,5 @@ def _numbers(progress: Progress | None, *, paused: bool = False) -> dict[str, st
     }
     if progress.tally is not None:
         numbers |= {f"{name}_rows": getattr(progress.tally, name) for name in TALLY}
+        numbers |= {field: getattr(progress.tally, name) for name, field in COST.items()}
     return {name: str(number) for name, number in numbers.items() if number is not None}

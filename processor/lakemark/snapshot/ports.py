@@ -8,10 +8,11 @@ import pyarrow as pa
 
 from lakemark.connectors.database import OpenWindow, Proof, Watermark
 from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
+from lakemark.model.checksums import ChecksumPlan, NumberRanges, RangeSums
 from lakemark.model.control import ControlRecord
 from lakemark.model.key_ranges import Condition, KeyRange
 from lakemark.model.offsets import Offsets
-from lakemark.model.row_digest import RowDigests, Words
+from lakemark.model.row_digest import Flags, RowDigests, Words
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
 from lakemark.snapshot.notifications import Notification
@@ -85,6 +86,50 @@ class Stream:
     offsets: Offsets = field(default_factory=dict)
     epoch: int = 0
     reached: ReachedPlace = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class SummedTable:
+    """The way in which a table's rows are summed.
+
+    Attributes:
+        plan: how each is hashed.
+        ranges: whose sums are compared.
+    """
+
+    plan: ChecksumPlan
+    ranges: NumberRanges
+
+
+@dataclass(frozen=True, slots=True)
+class RowsWithin:
+    """Rows whose numbers are in some ranges.
+
+    Attributes:
+        order: the column of numbers.
+        ranges: all that there are.
+        chosen: by range, whether its rows count.
+    """
+
+    order: str
+    ranges: NumberRanges
+    chosen: Flags
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSums:
+    """The sums of a table of the lake, and how many bytes of columns were read for them."""
+
+    sums: RangeSums
+    read_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptDigests:
+    """The digests of a table of the lake, and how many bytes of columns were read for them."""
+
+    digests: RowDigests
+    read_bytes: int = 0
 
 
 class ProgressStore(Protocol):
@@ -172,8 +217,26 @@ class SourceReader(Protocol):
             under the source's names, in the lake's types; None without a table.
         """
 
-    def kept_digests(self, table: str, kept: pa.Schema) -> RowDigests:
-        """Return the digests of a table's rows in the lake, in these columns. For `submit`."""
+    def summed_table(self, table: str, kept: pa.Schema) -> SummedTable | None:
+        """Return how a table is summed, by ranges of about so many rows of the lake. For `submit`.
+
+        Returns:
+            None where its rows have to be read.
+        """
+
+    def kept_sums(self, table: str, summed: SummedTable) -> KeptSums:
+        """Return the sums of a table's rows in the lake. For `submit`."""
+
+    def kept_digests(
+        self, table: str, kept: pa.Schema, within: RowsWithin | None = None
+    ) -> KeptDigests:
+        """Return the digests of a table's rows in the lake, in these columns. For `submit`.
+
+        Args:
+            table: its name.
+            kept: the columns.
+            within: the rows that are digested; None for all.
+        """
 
     def kept_keys(self, table: str, suspects: Words) -> list[bytes]:
         """Return the canonical keys of the lake's rows whose digests are these. For `submit`.

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lakemark.snapshot.notifications import (
+    COST,
     TALLY,
     Notification,
     ScanStatus,
@@ -57,6 +58,7 @@ class Scan:
         eta_seconds: to go at that pace.
         inexact: values that the lake gets otherwise than the database has them.
         tally: of a verify run; None of a snapshot.
+        cost: what a verify run has read, by names of `notifications.COST`.
     """
 
     status: str = ""
@@ -68,6 +70,7 @@ class Scan:
     eta_seconds: int | None = None
     inexact: int = 0
     tally: Mapping[str, int] | None = None
+    cost: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def unlike(self) -> int:
@@ -170,14 +173,18 @@ def _scan(data: Mapping[str, str]) -> Scan:
         eta_seconds=_number(data, "eta_seconds"),
         inexact=_number(data, "inexact_values") or 0,
         tally=tally_of(data),
+        cost=_numbers(data, COST),
     )
 
 
 def tally_of(data: Mapping[str, str]) -> Mapping[str, int] | None:
     """Return the numbers of a verify run that a notification has, by name; None of a snapshot."""
-    found = {name: _number(data, f"{name}_rows") for name in TALLY}
-    known = {name: number for name, number in found.items() if number is not None}
-    return known or None
+    return _numbers(data, {name: f"{name}_rows" for name in TALLY}) or None
+
+
+def _numbers(data: Mapping[str, str], fields: Mapping[str, str]) -> dict[str, int]:
+    found = {name: _number(data, field_) for name, field_ in fields.items()}
+    return {name: number for name, number in found.items() if number is not None}
 
 
 def _number(data: Mapping[str, str], name: str) -> int | None:

@@ -7,7 +7,10 @@ class VerifyTally(msgspec.Struct, omit_defaults=True):
     """The numbers of a table of a verify run.
 
     Attributes:
-        scanned: rows of the source whose digests were compared.
+        scanned: rows of the source that were compared, one by one or in sums.
+        sent: of these, rows that the database has sent.
+        source_bytes: that the database has sent: of these rows, and sums.
+        lake_bytes: of the lake's columns that were read.
         suspects: keys whose digests were not alike, and that are read again.
         left: such keys beyond what a run reads again.
         compared: rows that were compared one by one, or keys without one.
@@ -16,6 +19,9 @@ class VerifyTally(msgspec.Struct, omit_defaults=True):
     """
 
     scanned: int = 0
+    sent: int = 0
+    source_bytes: int = 0
+    lake_bytes: int = 0
     suspects: int = 0
     left: int = 0
     compared: int = 0

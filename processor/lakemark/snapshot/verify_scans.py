@@ -1,14 +1,17 @@
 """The scan of a verify run: which keys may have another row in the source than in the lake?
 
-Both sides are read once, and only digests of their rows are kept (`row_digest`): the source's chunk
-by chunk, by tasks as those of snapshots; the lake's beside it. A row whose digest is on both sides
-is proved: at some moment of the scan the lake had what the source had. Of all others the keys are
-*suspects*, which the run then reads again as its chunks, in windows, and compares exactly. So
-nothing is decided here, and no window, no lock and no order is needed. What the stream changes
-while a table is scanned makes suspects, which turn out to be alike.
+Where the database can, it sums its rows by ranges of their key (`checksums`), and so does the lake:
+of ranges whose sums are alike nothing is read. Of all others, or where it cannot, both sides are
+read once, and only digests of their rows are kept (`row_digest`): the source's chunk by chunk, by
+tasks as those of snapshots; the lake's beside it. A row whose digest is on both sides, or whose
+range has one sum, is proved: at some moment of the scan the lake had what the source had. Of all
+others the keys are *suspects*, which the run then reads again as its chunks, in windows, and
+compares exactly. So nothing is decided here, and no window, no lock and no order is needed. What
+the stream changes while a table is scanned makes suspects, which turn out to be alike.
 
-    asked       the lake's columns, and where the table is cut
-    reading     digests of the source's chunks, and of the lake's rows
+    asked       the lake's columns, and whether the database can sum the table's rows
+    summing     the sums of ranges, by both sides; ranges that are alike are proved
+    reading     digests of the source's chunks, and of the lake's rows, of the other ranges
     again       once more of the lake's, where the stream has changed many rows meanwhile
     suspected   the keys of the suspects: named by the lake, or by the chunks that have others
     (done)      the table has its keys, or none is suspected
@@ -18,7 +21,7 @@ A scan is not stored: a coordinator that starts begins it again.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -27,11 +30,29 @@ import pyarrow as pa
 import structlog
 
 from lakemark.errors import LakemarkError, TableError
+from lakemark.model.checksums import RANGE_ROWS, RangeSums, joined
 from lakemark.model.key_ranges import Condition, KeyRange
 from lakemark.model.row_digest import RowDigests, Words, among
 from lakemark.snapshot import runs
-from lakemark.snapshot.chunks import INTERNAL, REPORT, ChunkResult, ChunkSpec, Digest
-from lakemark.snapshot.ports import Cut, Executor, SourceReader
+from lakemark.snapshot.chunks import (
+    INTERNAL,
+    NOT_SUMMED,
+    REPORT,
+    STATEMENT_TIMEOUT,
+    ChunkError,
+    ChunkResult,
+    ChunkSpec,
+    Digest,
+)
+from lakemark.snapshot.ports import (
+    Cut,
+    Executor,
+    KeptDigests,
+    KeptSums,
+    RowsWithin,
+    SourceReader,
+    SummedTable,
+)
 from lakemark.snapshot.retries import Retries
 from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.runs import Run, TableRun
@@ -49,10 +70,47 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
+class _Sums:
+    """The sums of a table's rows.
+
+    Attributes:
+        table: how rows are summed.
+        groups: the first and the last of neighbouring ranges that are to be summed.
+        source: of the source's rows.
+        kept: of the lake's; None until they are there.
+    """
+
+    table: SummedTable
+    groups: deque[tuple[int, int]]
+    source: RangeSums
+    kept: RangeSums | None = None
+
+    @classmethod
+    def of(cls, table: SummedTable, rows: int) -> "_Sums":
+        """Return what is to be summed, in groups of ranges of about so many rows."""
+        count, each = len(table.ranges), max(1, rows // RANGE_ROWS)
+        begins = range(0, count, each)
+        groups = deque((one, min(one + each, count) - 1) for one in begins)
+        return cls(table, groups, RangeSums.of(count))
+
+    def unlike(self) -> RowsWithin | None:
+        """Return the ranges that are not alike; None while a side's sums are not there."""
+        if self.groups or self.kept is None:
+            return None
+        ranges = self.table.ranges
+        chosen = np.zeros(len(ranges), bool)
+        chosen[self.source.unlike(self.kept)] = True
+        return RowsWithin(self.table.plan.order, ranges, chosen)
+
+
+@dataclass(slots=True)
 class _Scan:
     """A table while it is scanned.
 
     Attributes:
+        condition: only rows for which it holds.
+        sums: of its rows; None where they are not summed.
+        within: the rows that are read; None = all.
         spans: ranges that are to be read.
         digests: of the source's rows, by range.
         under_way: reads and questions that have not come back.
@@ -60,9 +118,12 @@ class _Scan:
         columns: that are digested: those of the lake that the source has.
         lake: digests of the lake's rows, of one reading or two.
         asked: whether the suspects' keys are being looked for.
+        sent_bytes, lake_bytes: that were read so far, see `VerifyTally`.
     """
 
     condition: Condition | None
+    sums: _Sums | None = None
+    within: RowsWithin | None = None
     spans: deque[KeyRange] = field(default_factory=deque)
     digests: dict[KeyRange, RowDigests] = field(default_factory=dict)
     under_way: int = 0
@@ -70,6 +131,8 @@ class _Scan:
     columns: pa.Schema = field(default_factory=lambda: pa.schema([]))
     lake: list[RowDigests] = field(default_factory=list)
     asked: bool = False
+    sent_bytes: int = 0
+    lake_bytes: int = 0
 
     @property
     def is_read(self) -> bool:
@@ -188,6 +251,8 @@ class VerifyScans:
         scan = self._scans.get((run.id, table.table))
         if scan is None:
             self._begin(run, table)
+        elif scan.sums is not None and scan.within is None:
+            self._sum(run, table, scan, scan.sums, now)
         elif scan.spans:
             self._read(run, table, scan, now)
         elif scan.is_read and not scan.asked:
@@ -204,45 +269,146 @@ class VerifyScans:
             self._failed(run, table, error)
             return
         scan = self._scans[run.id, table.table] = _Scan(condition)
-        rows, name = run.chunk_rows or self.state.settings.chunk_rows, table.table
+        name, is_whole = table.table, condition is None and run.surrogate is None
 
-        def ask() -> tuple[pa.Schema | None, Cut]:
-            cut = self.reader.cut(
-                name, rows, condition=condition, surrogate=run.surrogate, within=runs.EVERYTHING
-            )
-            return self.reader.kept(name), cut
+        def ask() -> tuple[pa.Schema | None, SummedTable | Cut]:
+            kept = self.reader.kept(name)
+            summed = self.reader.summed_table(name, kept) if kept and is_whole else None
+            return kept, summed or self._cut(run, table, condition)
 
-        def found(answer: tuple[pa.Schema | None, Cut]) -> None:
-            kept, cut = answer
+        def found(answer: tuple[pa.Schema | None, SummedTable | Cut]) -> None:
+            kept, how = answer
             if kept is None:
                 self._failed(run, table, _no_table(name))
                 return
-            scan.columns, scan.spans = kept, deque(cut.spans)
-            table.state = runs.SCANNING
-            table.total, table.chunks = cut.rows, len(cut.spans)
-            self._read_lake(run, table, scan)
+            scan.columns, table.state = kept, runs.SCANNING
+            if isinstance(how, Cut):
+                scan.spans = deque(how.spans)
+                table.total, table.chunks = how.rows, len(how.spans)
+                self._read_lake(run, table, scan)
+            else:
+                self._begin_sums(run, table, scan, how)
 
         self._ask(run, table, scan, ask, found)
 
+    def _cut(self, run: Run, table: TableRun, condition: Condition | None) -> Cut:
+        return self.reader.cut(
+            table.table,
+            self._chunk_rows(run),
+            condition=condition,
+            surrogate=run.surrogate,
+            within=runs.EVERYTHING,
+        )
+
+    def _chunk_rows(self, run: Run) -> int:
+        return run.chunk_rows or self.state.settings.chunk_rows
+
     def _read_lake(self, run: Run, table: TableRun, scan: _Scan) -> None:
-        read = partial(self.reader.kept_digests, table.table, scan.columns)
-        self._ask(run, table, scan, read, scan.lake.append)
+        read = partial(self.reader.kept_digests, table.table, scan.columns, scan.within)
+
+        def came(found: KeptDigests) -> None:
+            scan.lake.append(found.digests)
+            scan.lake_bytes += found.read_bytes
+
+        self._ask(run, table, scan, read, came)
 
     def _read(self, run: Run, table: TableRun, scan: _Scan, now: float) -> None:
-        limit = min(
-            run.parallelism or self.state.settings.parallelism, self.state.settings.parallelism
-        )
-        delay = self.state.settings.delay if run.delay is None else run.delay
-        while scan.spans and scan.under_way < limit + 1 and now >= self.state.pauses.get(run.id, 0):
+        while scan.spans and self._may_read(run, scan, now):
             span = scan.spans.popleft()
             spec = self._spec(run, table, scan, span)
-            read, came = (
-                partial(self.reader.read, spec),
-                partial(self._came, run, table, scan, span),
-            )
-            self._ask(run, table, scan, read, came)
-            if delay:
-                self.state.pauses[run.id] = now + delay
+            came = partial(self._came, run, table, scan, span)
+            self._ask(run, table, scan, partial(self.reader.read, spec), came)
+
+    def _may_read(self, run: Run, scan: _Scan, now: float) -> bool:
+        """Say whether a read may begin; if so, the next one waits for the run's delay."""
+        most = self.state.settings.parallelism
+        limit = min(run.parallelism or most, most)
+        if scan.under_way > limit or now < self.state.pauses.get(run.id, 0):
+            return False
+        delay = self.state.settings.delay if run.delay is None else run.delay
+        if delay:
+            self.state.pauses[run.id] = now + delay
+        return True
+
+    # -- sums -----------------------------------------------------------------------------------
+
+    def _begin_sums(self, run: Run, table: TableRun, scan: _Scan, summed: SummedTable) -> None:
+        scan.sums = sums = _Sums.of(summed, self._chunk_rows(run))
+        table.total, table.chunks = len(summed.ranges) * RANGE_ROWS, len(sums.groups)
+
+        def came(found: KeptSums) -> None:
+            sums.kept = found.sums
+            scan.lake_bytes += found.read_bytes
+
+        self._ask(run, table, scan, partial(self.reader.kept_sums, table.table, summed), came)
+
+    def _sum(self, run: Run, table: TableRun, scan: _Scan, sums: _Sums, now: float) -> None:
+        while sums.groups and self._may_read(run, scan, now):
+            group = sums.groups.popleft()
+            whole = self._spec(run, table, scan, runs.EVERYTHING)
+            spec = replace(whole, ranges=sums.table.ranges.part(*group))
+            came = partial(self._came_sums, run, table, scan, group)
+            self._ask(run, table, scan, partial(self.reader.read, spec), came)
+        within = None if scan.under_way else sums.unlike()
+        if within is not None:
+            self._narrow(run, table, scan, sums, within)
+
+    def _came_sums(
+        self, run: Run, table: TableRun, scan: _Scan, group: tuple[int, int], result: ChunkResult
+    ) -> None:
+        sums = scan.sums
+        if sums is None:  # all is read, since another group was not summed in time
+            return
+        if result.error is not None:
+            if result.error.code in {NOT_SUMMED, STATEMENT_TIMEOUT}:
+                self._read_all(run, table, scan)
+                return
+            sums.groups.append(group)
+            self._failed(run, table, _failure(result.error), again=False)
+            return
+        scan.fingerprint = scan.fingerprint or result.fingerprint
+        same = result.fingerprint == scan.fingerprint and result.plan == sums.table.plan
+        if not same or result.sums is None:
+            self._begin_again(run, table)
+            return
+        sums.source.put(group[0], result.sums)
+        scan.sent_bytes += result.bytes
+        table.settled += 1
+        table.rows += result.rows
+
+    def _read_all(self, run: Run, table: TableRun, scan: _Scan) -> None:
+        """Read all rows where the database does not sum them, or not in time."""
+        log.info("verify.reads_rows", table=table.table, reason="they are not summed in time")
+        scan.sums = None
+        table.settled = table.rows = 0
+
+        def found(cut: Cut) -> None:
+            scan.spans = deque(cut.spans)
+            table.total, table.chunks = cut.rows, len(cut.spans)
+            self._read_lake(run, table, scan)
+
+        self._ask(run, table, scan, lambda: self._cut(run, table, scan.condition), found)
+
+    def _narrow(
+        self, run: Run, table: TableRun, scan: _Scan, sums: _Sums, within: RowsWithin
+    ) -> None:
+        """Read the ranges that are not alike; none is left of a table that is as it should be."""
+        unlike = np.flatnonzero(within.chosen)
+        spans = joined(unlike, sums.source.counts, self._chunk_rows(run))
+        scan.within = within
+        scan.spans = deque(within.ranges.span(*one) for one in spans)
+        if spans:
+            table.chunks += len(spans)
+            self._read_lake(run, table, scan)
+        else:
+            self._named(run, table, scan, 0, [])
+
+    def _begin_again(self, run: Run, table: TableRun) -> None:
+        reason = "its schema was changed"
+        log.info("verify.begins_again", run=run.id, table=table.table, reason=reason)
+        self._forget(run, table)
+
+    # -- rows -----------------------------------------------------------------------------------
 
     def _spec(
         self, run: Run, table: TableRun, scan: _Scan, span: KeyRange, suspects: Words | None = None
@@ -257,7 +423,7 @@ class VerifyScans:
             shards=self.state.settings.shards,
             span=span,
             condition=scan.condition,
-            surrogate=run.surrogate,
+            surrogate=run.surrogate if scan.within is None else scan.within.order,
             digest=Digest.of(scan.columns, suspects),
         )
 
@@ -271,24 +437,17 @@ class VerifyScans:
             return
         if error is not None:
             scan.spans.append(span)
-            why = LakemarkError(
-                error.message, code=error.code, hint=error.hint, retried=error.retried
-            )
-            self._failed(run, table, why, again=False)
+            self._failed(run, table, _failure(error), again=False)
             return
         scan.fingerprint = scan.fingerprint or result.fingerprint
         if result.fingerprint != scan.fingerprint or result.digests is None:
-            log.info(
-                "verify.begins_again",
-                run=run.id,
-                table=table.table,
-                reason="its schema was changed",
-            )
-            self._forget(run, table)
+            self._begin_again(run, table)
             return
         scan.digests[span] = result.digests
+        scan.sent_bytes += result.bytes
         table.settled += 1
-        table.rows += result.rows
+        if scan.sums is None:  # else they are counted
+            table.rows += result.rows
 
     # -- what is not alike ----------------------------------------------------------------------
 
@@ -308,10 +467,7 @@ class VerifyScans:
             self._ask(run, table, scan, lambda: self._keys(table, specs, answer), name)
 
         def name(answer: tuple[int, list[list[str]]]) -> None:
-            self._take(table, scan, *answer)
-            self.store.changed(run)
-            if table.over:
-                self.store.scanned(run, table)
+            self._named(run, table, scan, *answer)
 
         self._ask(run, table, scan, compare, found)
 
@@ -323,8 +479,7 @@ class VerifyScans:
         for spec in specs:
             result = self.reader.read(spec)
             if result.error is not None:
-                error = result.error
-                raise LakemarkError(error.message, code=error.code, hint=error.hint, retried=True)
+                raise _failure(replace(result.error, retried=True))
             keys.update(dict.fromkeys(result.keys))
         if len(answer.kept):
             keys.update(dict.fromkeys(self.reader.kept_keys(table.table, answer.kept)))
@@ -338,9 +493,22 @@ class VerifyScans:
             texts.append(text)
         return len(keys), texts
 
+    def _named(
+        self, run: Run, table: TableRun, scan: _Scan, count: int, texts: list[list[str]]
+    ) -> None:
+        """End a scan with the keys that are suspected, as many as there are and as a run takes."""
+        self._take(table, scan, count, texts)
+        self.store.changed(run)
+        if table.over:
+            self.store.scanned(run, table)
+
     def _take(self, table: TableRun, scan: _Scan, count: int, texts: list[list[str]]) -> None:
+        sent = sum(len(one) for one in scan.digests.values())
         table.tally = VerifyTally(
-            scanned=sum(len(one) for one in scan.digests.values()),
+            scanned=sent if scan.sums is None else int(scan.sums.source.counts.sum()),
+            sent=sent,
+            source_bytes=scan.sent_bytes,
+            lake_bytes=scan.lake_bytes,
             suspects=len(texts),
             left=count - len(texts),
         )
@@ -408,6 +576,10 @@ class VerifyScans:
         """Scan a table from its beginning."""
         self._scans.pop((run.id, table.table), None)
         table.state, table.settled, table.rows = runs.WAITING, 0, 0
+
+
+def _failure(error: ChunkError) -> LakemarkError:
+    return LakemarkError(error.message, code=error.code, hint=error.hint, retried=error.retried)
 
 
 def _no_table(name: str) -> TableError:

@@ -78,6 +78,13 @@ def test_start_writes_a_signal_and_says_what_was_answered(folder, kafka):
     assert "lakemark snapshot status r1" in result.stdout
 
 
+def test_start_of_what_differs_is_a_verify_run_that_mends(folder, kafka):
+    kafka.answers = [started()]
+    assert start("--differences").exit_code == 0
+    assert sent(kafka)["type"] == "verify-snapshot"
+    assert sent(kafka)["data"] == {"data-collections": [A], "repair": True}
+
+
 def test_every_field_of_the_signal(folder, kafka):
     (folder / "keys").write_text('42\n\n[1, "x"]\n')
     kafka.answers = [started()]

@@ -131,6 +131,14 @@ def test_what_was_mended_and_what_cannot_be(folder, kafka):
     ]
 
 
+def test_what_was_read_is_said(folder, kafka):
+    kafka.answers = answers(sent=2, source_bytes=16_000, lake_bytes=3_000_000)
+    said = "read: 2 rows of the source, 16.0 kB; 3.0 MB of the lake"
+    assert said in verify().stdout
+    kafka.answers = answers(sent=1000, source_bytes=5_000_000, lake_bytes=3_000_000)
+    assert "read: all rows of the source, 5.0 MB;" in verify().stdout
+
+
 def test_many_rows_are_counted_and_all_are_in_json(folder, kafka):
     kept(folder, *(UnlikeRow(f"[{n}]", "missing") for n in range(100, 150)))
     kafka.answers = answers(missing=50)
@@ -144,7 +152,7 @@ def test_many_rows_are_counted_and_all_are_in_json(folder, kafka):
     assert (said["id"], said["state"]) == ("v1", "completed")
     assert said["tables"][A] == {
         "status": "SUCCEEDED", "rows": 1000, "missing": 50, "extra": 0, "differing": 0,
-        "duplicate": 0, "newer": 0, "left": 0,
+        "duplicate": 0, "newer": 0, "left": 0, "sent": 0, "source_bytes": 0, "lake_bytes": 0,
     }  # fmt: skip
     assert len(said["found"]) == 50
     assert said["found"][0] == {

@@ -15,9 +15,12 @@ def alike(world: FakeWorld) -> FakeWorld:
     return world
 
 
-@pytest.fixture
-def world() -> FakeWorld:
-    return alike(FakeWorld())
+@pytest.fixture(params=[False, True], ids=["digests", "sums"])
+def world(request) -> FakeWorld:
+    """The database sums its rows, or they are all read."""
+    world = alike(FakeWorld())
+    world.sums = request.param
+    return world
 
 
 def verify(world: FakeWorld, name="v", *tables: str, **more) -> dict[str, str]:
@@ -30,7 +33,11 @@ def verify(world: FakeWorld, name="v", *tables: str, **more) -> dict[str, str]:
 
 def numbers(world, name="v", kind="COMPLETED"):
     told = world.note(name, kind)
-    return {k.removesuffix("_rows"): int(v) for k, v in told.items() if k.endswith("_rows")}
+    return {
+        k.removesuffix("_rows"): int(v)
+        for k, v in told.items()
+        if k.endswith("_rows") and k != "sent_rows"
+    }
 
 
 def found(world: FakeWorld) -> set[tuple[str, str, str]]:
@@ -123,6 +130,7 @@ def test_what_the_stream_changes_meanwhile_is_no_difference(world):
 @pytest.mark.parametrize(("few", "scans"), [(3, 2), (100, 1)])
 def test_where_many_rows_were_changed_the_lake_is_read_once_more(world, monkeypatch, few, scans):
     monkeypatch.setattr(verify_scans, "FEW", few)
+    world.sums = False
     once = []
 
     def change() -> None:
@@ -157,6 +165,35 @@ def test_a_table_that_the_lake_does_not_have_fails_and_the_others_are_verified(w
     assert world.scans("v")[ITEMS] == "SUCCEEDED"
 
 
+def test_of_a_summed_table_only_ranges_that_are_not_alike_are_read(world):
+    if not world.sums:
+        return
+    planted = {one for one in plant(world) if one[0] == ORDERS}
+    told = verify(world)
+    assert found(world) == planted
+    assert told["total"] == 40
+    read = [spec for spec in world.reads if spec.digest is not None and spec.ranges is None]
+    assert {(spec.span.after, spec.span.upto) for spec in read} == {
+        (("2",), ("6",)), (("24",), ("27",)), (("39",), None),
+    }  # fmt: skip
+    assert {spec.surrogate for spec in read} == {"id"}
+    (table,) = world.run("v").tables
+    assert (table.tally.scanned, table.tally.sent) == (40, 7)
+    assert table.tally.source_bytes > 0
+    assert table.tally.lake_bytes == 8 + 16
+
+
+def test_a_table_whose_sums_take_too_long_is_read(world):
+    if not world.sums:
+        return
+    planted = {one for one in plant(world) if one[0] == ORDERS}
+    world.answers[ORDERS] = [ChunkError(code=STATEMENT_TIMEOUT, message="slow", retried=True)]
+    verify(world)
+    assert found(world) == planted
+    (table,) = world.run("v").tables
+    assert table.tally.sent == table.tally.scanned == 40
+
+
 def test_a_comparison_that_fails_for_good_fails_the_table(world):
     plant(world)
     world.stream.uncomparable[ORDERS] = TableError("another type", code="not-comparable", hint="h")
@@ -174,9 +211,14 @@ def test_a_comparison_that_fails_for_now_is_done_again(world):
 
 
 @pytest.mark.parametrize(
-    "name", ["kept", "cut", "kept_digests", "read", "kept_keys", "texts", "found"]
+    "name",
+    [
+        *("kept", "cut", "summed_table", "kept_sums", "kept_digests", "read", "kept_keys"),
+        *("texts", "found"),
+    ],
 )
 def test_whoever_is_away_is_waited_for(world, name):
+    world.sums = (world.sums and name != "cut") or name == "kept_sums"
     planted = plant(world)
     world.away.add(name)
     world.send("verify", "v", data_collections=[ORDERS, ITEMS])
@@ -209,7 +251,7 @@ def test_a_schema_that_changes_in_the_midst_begins_the_scan_again(world):
     world.release()
     world.finish("v")
     assert found(world) == planted
-    assert world.scanned.count(ORDERS) == 2
+    assert world.scanned.count(ORDERS) == (1 if world.sums else 2)
 
 
 def test_a_paused_run_scans_nothing_until_it_is_resumed(world):

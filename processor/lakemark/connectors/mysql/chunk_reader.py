@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lakemark.connectors.database import ChunkRows, DatabaseAccess, TableCut
+import pyarrow as pa
+
+from lakemark.connectors.database import (
+    ChunkRows,
+    DatabaseAccess,
+    SummedRows,
+    TableCut,
+    not_summed,
+)
 from lakemark.connectors.mysql.key_cuts import boundaries
 from lakemark.connectors.mysql.key_sql import all_of, range_condition
 from lakemark.connectors.mysql.mysql_catalog import KnownTables, sizes
@@ -19,11 +27,15 @@ from lakemark.connectors.mysql.mysql_chunks import (
 from lakemark.connectors.mysql.mysql_session import BRIEFLY, KeptSession, connect
 from lakemark.connectors.refusals import Refusal, refusals
 from lakemark.errors import TableError
+from lakemark.model.checksums import NumberRanges, RefusedSums
 from lakemark.model.key_ranges import WHOLE, Boundary, Condition, KeyRange, ranges
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # A worker lives on with the stream when no run is active: its session must not.
 _IDLE_SESSION: Final = timedelta(seconds=60)
+
+
+NO_SUMS: Final = RefusedSums("MySQL and MariaDB hash rows more slowly than they send them")
 
 
 class MySqlReader:
@@ -71,6 +83,10 @@ class MySqlReader:
         """See `ChunkReader`."""
         with open_table(self.kept.checked(), table, self._known) as opened:
             return middle(ordered_by(opened, surrogate), span, condition=condition)
+
+    def sums(self, table: str, kept: pa.Schema, ranges: NumberRanges) -> SummedRows:  # noqa: ARG002
+        """See `ChunkReader`: it is always refused."""
+        raise not_summed(table, NO_SUMS)
 
     def close(self) -> None:
         """See `ChunkReader`."""

@@ -6,9 +6,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import psycopg
+import pyarrow as pa
 
-from lakemark.connectors.database import ChunkRows, DatabaseAccess, RowsOfSnapshot, TableCut
+from lakemark.connectors.database import (
+    ChunkRows,
+    DatabaseAccess,
+    RowsOfSnapshot,
+    SummedRows,
+    TableCut,
+)
 from lakemark.connectors.postgres.key_sql import all_of, range_condition
+from lakemark.connectors.postgres.postgres_checksums import checksum_plan, read_sums
 from lakemark.connectors.postgres.postgres_chunks import (
     OpenTable,
     boundaries,
@@ -28,6 +36,7 @@ from lakemark.connectors.postgres.postgres_session import (
 )
 from lakemark.connectors.refusals import Refusal, refusals
 from lakemark.errors import TableError
+from lakemark.model.checksums import ChecksumPlan, NumberRanges, RefusedSums
 from lakemark.model.key_ranges import WHOLE, Boundary, Condition, KeyRange, ranges
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -76,6 +85,14 @@ class PostgresReader:
         """See `ChunkReader`."""
         with _opened(self.kept.checked(), table, self._access) as opened:
             return middle(ordered_by(opened, surrogate), span, condition=condition)
+
+    def sums(self, table: str, kept: pa.Schema, ranges: NumberRanges) -> SummedRows:
+        """See `ChunkReader`."""
+        with _opened(self.kept.checked(), table, self._access) as opened:
+            for reason in refused(opened, self._access):
+                raise TableError(f"{table}: {reason.message}", code=reason.code, hint=reason.hint)
+            plan, found = read_sums(opened, kept, ranges, self._access.modes)
+            return SummedRows(found, plan, opened.schema)
 
     def close(self) -> None:
         """See `ChunkReader`."""
@@ -130,6 +147,16 @@ def reasons_against(access: DatabaseAccess, table: str) -> list[Refusal]:
         _opened(session, table, access) as opened,
     ):
         return refused(opened, access)
+
+
+def checksums(access: DatabaseAccess, table: str, kept: pa.Schema) -> ChecksumPlan | RefusedSums:
+    """See `Database.checksums`."""
+    with (
+        connect(access.config, statement_timeout=access.statement_timeout) as session,
+        _opened(session, table, access) as opened,
+    ):
+        found = checksum_plan(opened, kept, access.modes)
+        return found if isinstance(found, RefusedSums) else found[0]
 
 
 def cut(

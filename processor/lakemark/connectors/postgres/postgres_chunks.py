@@ -99,6 +99,7 @@ class OpenTable:
         source: SQL after FROM: the table without those that inherit from it, whose rows have
             events of their own; a partitioned table with its partitions.
         snapshot: what the transaction sees.
+        columns: as the catalog has them, in the order of the schema.
     """
 
     session: Session
@@ -107,6 +108,7 @@ class OpenTable:
     parts: tuple[KeyPart, ...]
     source: str
     snapshot: Snapshot
+    columns: Sequence[CatalogColumn]
 
 
 @contextmanager
@@ -151,7 +153,7 @@ def open_table(
         cells = [cell(c, target, modes) for c, target in zip(columns, schema.columns, strict=True)]
         parts = _key_parts(session, schema, columns, modes)
         source = target if kind[0] == "p" else f"ONLY {target}"
-        yield OpenTable(session, schema, tuple(cells), parts, source, snapshot)
+        yield OpenTable(session, schema, tuple(cells), parts, source, snapshot, columns)
 
 
 def _key_parts(
