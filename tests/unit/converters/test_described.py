@@ -5,11 +5,16 @@ import json
 import msgspec
 import pytest
 
+from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
 from lakemark.converters.json.described import described, key_schema, value_schema
 from lakemark.converters.json.envelopes import sample
 from lakemark.model.events import NOTHING_LEARNT, Learnt
+from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import from_connect, from_envelope
 from tests.kit.golden import GOLDEN
+
+TYPES = json.loads((GOLDEN / "postgres_types.json").read_text())
+EVENT = b'{"after":null,"source":{"name":"shop","connector":"postgresql"}}'
 
 
 def wrapped(name):
@@ -23,16 +28,16 @@ def wrapped(name):
     }  # fmt: skip
 
 
-def lasting(schema):
+def lasting(schema, left=frozenset({"default", "allowed"})):
     """A schema without what a table's columns do not tell: defaults, and the symbols of enums."""
     if isinstance(schema, list):
-        return [*map(lasting, schema)]
+        return [lasting(one, left) for one in schema]
     if not isinstance(schema, dict):
         return schema
     if schema.get("field") == "snapshot":
         return schema
-    left = {"doc", "default", "allowed"}
-    kept = {name: lasting(part) for name, part in schema.items() if name not in left}
+    told = "__debezium.source."
+    kept = {n: lasting(part, left) for n, part in schema.items() if n not in left and told not in n}
     return {name: part for name, part in kept.items() if part or name != "parameters"}
 
 
@@ -50,6 +55,26 @@ def test_a_schema_is_the_one_that_the_connector_writes(name):
         assert lasting(key_schema(table, event)) == lasting(key), label
         compared += 1
     assert compared > 5
+
+
+@pytest.mark.parametrize(
+    ("mode", "table"), [(m, t) for m, case in TYPES["modes"].items() for t in case["tables"]]
+)
+def test_the_columns_of_a_catalog_have_the_fields_that_debezium_writes(mode, table):
+    """Of every type of PostgreSQL in every mode; structured times and their members among them."""
+    case = TYPES["modes"][mode]
+    columns = [CatalogColumn(**column) for column in TYPES["catalog"][table]]
+    modes = HandlingModes.from_connector(case["settings"])
+    schema = from_catalog(f"public.{table}", columns, [], modes)
+    image, *_ = value_schema(schema, EVENT)["fields"]
+    written = {
+        field["field"]: field
+        for known in ("default", mode)
+        for field in TYPES["modes"][known]["tables"][table]["fields"]
+    }
+    left = {"default", "allowed", "doc"}  # the samples have no descriptions
+    for field in image["fields"]:
+        assert lasting(field, left) == lasting(written[field["field"]], left), field["field"]
 
 
 def test_what_records_bring_counts_first_and_without_an_event_nothing_is_said():
@@ -70,7 +95,7 @@ def test_a_number_of_any_scale_has_the_fields_that_it_is_written_with():
         "version": 1, "field": "n", "fields": [
             {"type": "int32", "optional": False, "field": "scale"},
             {"type": "bytes", "optional": False, "field": "value"},
-        ],
+        ], "doc": "Variable scaled decimal",
     }  # fmt: skip
     table = from_connect("s.t", {"fields": [number]}, None)
     event = b'{"after":null,"source":{"name":"shop","connector":"postgresql"}}'

@@ -2,15 +2,19 @@
 
 The way back from `connect_schema`. Names that Avro does not have are changed as Debezium's
 `field.name.adjustment.mode=avro` changes them; the name of a field is then kept in the schema,
-under `SOURCE_NAME`, where whoever reads the table finds it again.
+under `SOURCE_NAME`, where whoever reads the table finds it again: among the parameters of its type,
+or beside the type where that is defined elsewhere.
 """
 
 import base64
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Final
 
-from lakemark.converters.avro.program import SOURCE_NAME, SchemaError
+from lakemark.converters.avro.datum_writer import decimal_bytes
+from lakemark.converters.avro.plain_datums import DatumError
+from lakemark.converters.avro.program import SOURCE_NAME, SchemaError, source_name
 from lakemark.model.columns import DECIMAL
 
 _NO_PRECISION: Final = 64
@@ -50,7 +54,7 @@ def avro_schema(schema: Mapping[str, Any]) -> Any:
     """
     try:
         return _Types().bare(schema, "")
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, DatumError) as error:
         raise SchemaError(f"this Connect schema has none of Avro: {error!r}") from None
 
 
@@ -114,6 +118,8 @@ class _Types:
             told = {SOURCE_NAME: name, **(schema.get("parameters") or {})}
             schema = {**schema, "parameters": told}
         out: dict[str, Any] = {"name": changed, "type": self.of(schema, space)}
+        if source_name(out) != name:  # another field has defined its type, which tells of that one
+            out[SOURCE_NAME] = name
         default = _default(schema)
         if default is not None or schema.get("optional"):
             out["default"] = default
@@ -155,4 +161,15 @@ def _default(schema: Mapping[str, Any]) -> Any:
     default = schema.get("default")
     if default is None or schema["type"] not in _TYPES:
         return None
-    return base64.b64decode(default).decode("latin-1") if schema["type"] == "bytes" else default
+    if schema["type"] == "bytes":
+        return _raw(default, schema).decode("latin-1")
+    return float(default) if isinstance(default, Decimal) else default
+
+
+def _raw(default: Any, schema: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a default; a decimal's is a number with ``decimal.format=NUMERIC``."""
+    if isinstance(default, str):
+        return base64.b64decode(default)
+    if schema.get("name") != DECIMAL:
+        raise TypeError("bytes that are no text")
+    return decimal_bytes(default, int((schema.get("parameters") or {}).get("scale", 0)))

@@ -1,8 +1,13 @@
-"""Values as datums, from the JSON that Connect's converter writes of them: the way back."""
+"""Values as datums, from the JSON that Connect's converter writes of them: the way back.
+
+A decimal is base64 of its digits or, with the converter's ``decimal.format=NUMERIC``, a number.
+"""
 
 import base64
 import binascii
 import struct
+from decimal import Decimal
+from math import isinf
 from typing import Any, Final
 
 import msgspec
@@ -26,9 +31,12 @@ from lakemark.converters.avro.program import (
     Node,
     Program,
 )
+from lakemark.model.key import MAX_DIGITS
 
 _INT: Final = 1 << 31
 _LONG: Final = 1 << 63
+_Json: Final = msgspec.json.Decoder(float_hook=Decimal)
+"""Reads numbers digit by digit: a decimal may have more of them than a double."""
 _WORDS: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 
 
@@ -43,7 +51,7 @@ def datum_of(program: Program, text: bytes) -> bytes:
         DatumError: the value has no datum by this schema.
     """
     try:
-        return _Writer(program.nodes).value(0, msgspec.json.decode(text))
+        return _Writer(program.nodes).value(0, _Json.decode(text))
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise DatumError("the value is no JSON, or too deep") from None
 
@@ -71,7 +79,7 @@ class _Writer:
             LONG: lambda _, value: varint(_whole(value, _LONG)),
             FLOAT: lambda _, value: _fraction("<f", value),
             DOUBLE: lambda _, value: _fraction("<d", value),
-            BYTES: lambda _, value: _sized(_raw(value)),
+            BYTES: lambda node, value: _sized(_raw_or_decimal(node, value)),
             STRING: lambda _, value: _sized(_typed(value, str).encode()),
             FIXED: _fixed,
             ENUM: _symbol,
@@ -126,9 +134,13 @@ def _whole(value: Any, most: int) -> int:
 
 def _fraction(form: str, value: Any) -> bytes:
     try:
-        return struct.pack(form, float(_WORDS[value] if isinstance(value, str) else value))
+        number = float(_WORDS[value] if isinstance(value, str) else value)
+        packed = struct.pack(form, number)
     except (KeyError, TypeError, OverflowError):
         raise DatumError("a value is no number of its size") from None
+    if isinf(number) and not isinstance(value, str):
+        raise DatumError("a value is no number of its size")
+    return packed
 
 
 def _raw(value: Any) -> bytes:
@@ -136,6 +148,36 @@ def _raw(value: Any) -> bytes:
         return base64.b64decode(_typed(value, str), validate=True)
     except (binascii.Error, ValueError):
         raise DatumError("a value is no base64") from None
+
+
+def _raw_or_decimal(node: Node, value: Any) -> bytes:
+    if node.scale is None or isinstance(value, str | bool):
+        return _raw(value)
+    return decimal_bytes(value, node.scale)
+
+
+def decimal_bytes(value: Any, scale: int) -> bytes:
+    """Return a decimal's digits, without their point, as Connect writes them: big-endian.
+
+    Args:
+        value: a number as it was read, digit by digit.
+        scale: digits behind the point.
+
+    Raises:
+        DatumError: it is no number, or has digits behind the last one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        raise DatumError("a value is no decimal")
+    sign, digits, exponent = Decimal(value).as_tuple()
+    power = int(exponent) + scale
+    if abs(power) >= MAX_DIGITS:
+        raise DatumError("a decimal has too many digits")
+    shifted = Decimal((sign, digits, power))
+    whole = int(shifted)
+    if whole != shifted:
+        raise DatumError("a decimal has more digits behind the point than its scale")
+    magnitude = ~whole if whole < 0 else whole
+    return whole.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
 
 
 def _sized(raw: bytes) -> bytes:

@@ -13,6 +13,7 @@ look up. Equal schemas have one number, so a record that is written again is the
 
 import time
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -33,6 +34,8 @@ from lakemark.converters.avro.subjects import subject_of
 from lakemark.converters.converter import ConnectData, Departing
 from lakemark.model.decoding import ConverterOptions, Side
 
+_Schema: Final = msgspec.json.Decoder(float_hook=Decimal)
+"""Reads a decimal's default digit by digit, see `datum_writer`."""
 _MOST: Final = 10_000  # Connect schemas that a process keeps the Avro of
 
 
@@ -137,7 +140,7 @@ class Issuing:
 
     def _new(self, side: Side, topic: str, schema: bytes) -> WrittenBy:
         try:
-            made = avro_schema(msgspec.json.decode(schema))
+            made = avro_schema(_Schema.decode(schema))
             program = program_of(made)
         except (SchemaError, msgspec.MsgspecError) as error:
             raise _without(topic, str(error)) from None

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from lakemark.model.columns import DECIMAL
+
 NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE, BYTES, STRING = range(8)
 FIXED, ENUM, UNION, RECORD, ARRAY, MAP = range(8, 14)
 
@@ -38,12 +40,14 @@ class Node:
     Attributes:
         kind: `NULL` to `MAP`.
         size: bytes of a fixed.
+        scale: digits behind the point of a decimal, which is written as bytes; None of all else.
         names: of a record's fields, as the source has them, or an enum's symbols.
         parts: the numbers of the nodes of fields, branches, or of the items or values.
     """
 
     kind: int
     size: int = 0
+    scale: int | None = None
     names: list[str] = field(default_factory=list)
     parts: list[int] = field(default_factory=list)
 
@@ -96,7 +100,7 @@ class _Maker:
         if isinstance(kind, list | dict):
             return self.node(kind, space)
         if kind in PRIMITIVES:
-            return self._add(Node(PRIMITIVES[kind]))
+            return self._add(Node(PRIMITIVES[kind], scale=_scale(schema)))
         if isinstance(schema, dict) and kind in NAMED:
             return self._with_name(kind, schema, space)
         if isinstance(schema, dict) and kind in OF_ITEMS:
@@ -133,6 +137,14 @@ class _Maker:
         return number
 
 
+def _scale(schema: Any) -> int | None:
+    """Return a decimal's scale; numeric(3, 5) is one by Connect's name, and not to Avro."""
+    if not isinstance(schema, dict) or schema.get("type") != "bytes":
+        return None
+    decimal = schema.get("logicalType") == "decimal" or schema.get("connect.name") == DECIMAL
+    return int(schema.get("scale", 0)) if decimal else None
+
+
 def full_name(name: str, space: str) -> str:
     """Return a name with its namespace; one with a dot has it already."""
     return name if "." in name or not space else f"{space}.{name}"
@@ -140,6 +152,8 @@ def full_name(name: str, space: str) -> str:
 
 def source_name(field_: Mapping[str, Any]) -> str:
     """Return the name that a field has in the source, where the schema tells it."""
+    if SOURCE_NAME in field_:
+        return str(field_[SOURCE_NAME])
     kind = field_["type"]
     for branch in kind if isinstance(kind, list) else [kind]:
         if isinstance(branch, dict):

@@ -35,10 +35,46 @@ _NEEDED: Final = frozenset(
     {"version", "connector", "name", "ts_ms", "db", "schema", "server_id", "file", "pos", "row"}
 )
 """Fields of source blocks that are never null; neither is a table that has a schema."""
-_VARIABLE: Final = [
-    {"type": "int32", "optional": False, "field": "scale"},
-    {"type": "bytes", "optional": False, "field": "value"},
-]
+_TIME: Final = "io.debezium.time.Structured"
+_DAY: Final = {"year": "int32", "month": "int8", "day": "int8"}
+_CLOCK: Final = {"hour": "int8", "minute": "int8", "second": "int8", "nanos": "int32"}
+_SPECIAL: Final = {"specialValue": "string"}
+_PRECISION: Final = {"precision": "int32"}
+_STRUCTURED: Final[Mapping[str, Mapping[str, str]]] = {
+    f"{_TIME}Date": _DAY | _SPECIAL,
+    f"{_TIME}Time": _CLOCK | _PRECISION,
+    f"{_TIME}ZonedTime": _CLOCK | {"offsetSeconds": "int32"} | _PRECISION,
+    f"{_TIME}Timestamp": _DAY | _CLOCK | _SPECIAL | _PRECISION,
+    f"{_TIME}ZonedTimestamp": (
+        _DAY | _CLOCK | {"offsetSeconds": "int32", "zoneId": "string"} | _SPECIAL | _PRECISION
+    ),
+    f"{_TIME}Duration": {
+        **dict.fromkeys(("years", "months", "days", "hours", "minutes"), "int32"),
+        "seconds": "int64",
+        "nanos": "int32",
+        "precision": "int32",
+    },
+}
+"""Members of Debezium's structured times and their types; all of them may be null."""
+_MEMBERS: Final[Mapping[str, list[Schema]]] = {
+    VARIABLE_DECIMAL: [
+        {"type": "int32", "optional": False, "field": "scale"},
+        {"type": "bytes", "optional": False, "field": "value"},
+    ],
+    **{
+        name: [{"type": kind, "optional": True, "field": member} for member, kind in told.items()]
+        for name, told in _STRUCTURED.items()
+    },
+}
+"""Members of the structs that are one value of a column, and so are not known to the column."""
+_GEO: Final = "io.debezium.data.geometry."
+_DOCS: Final[Mapping[str, str]] = {
+    VARIABLE_DECIMAL: "Variable scaled decimal",
+    f"{_GEO}Geometry": "Geometry",
+    f"{_GEO}Geography": "Geography",
+    **{f"{_GEO}{shape.title()}": f"Geometry ({shape})" for shape in ("POINT", "CIRCLE", "LINE")},
+}
+"""The descriptions that Debezium gives structs."""
 _BLOCK: Final = {
     "type": "struct",
     "fields": [
@@ -138,14 +174,21 @@ def _of(column: Column) -> Schema:
     """Return a column's schema."""
     out: Schema = {"type": column.wire, "optional": column.optional}
     if column.wire == "struct":
-        variable = column.encoding == VARIABLE_DECIMAL
-        out["fields"] = _VARIABLE if variable else [*map(_field, column.members)]
+        out["fields"] = _MEMBERS.get(column.encoding) or [*map(_field, column.members)]
     if column.element is not None and column.wire == "map":
         out |= {"keys": {"type": "string", "optional": False}, "values": _of(column.element)}
     elif column.element is not None:
         out["items"] = _of(column.element)
     if column.encoding:
-        out |= {"name": column.encoding, "version": 1}
+        out |= {"name": column.encoding, "version": _version(column)}
+    if column.encoding in _DOCS:
+        out["doc"] = _DOCS[column.encoding]
     if column.parameters:
         out["parameters"] = dict(column.parameters)
     return out
+
+
+def _version(column: Column) -> int:
+    """Return the version of a type: a geometry has a second one, with a member more."""
+    extended = any(member.name == "extensions" for member in column.members)
+    return 2 if extended and column.encoding == f"{_GEO}Geometry" else 1

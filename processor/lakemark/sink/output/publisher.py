@@ -27,7 +27,7 @@ from lakemark.kafka.output_names import group_of, topic_of
 from lakemark.model import change_batch, positions
 from lakemark.model.decoding import ANY_CONVERTER, ConverterChoice, DecodedRange, Records
 from lakemark.model.definitions import Definitions, in_force
-from lakemark.model.events import NOTHING_LEARNT, Headers, Learnt
+from lakemark.model.events import NOTHING_LEARNT, Headers, Kind, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.key import canonical_from_columns, stored
 from lakemark.model.schema import TableSchema
@@ -252,8 +252,7 @@ class _Known:
     def learnt_of(self, message: Message) -> Learnt:
         """Return what is known of how the event was written that a message is of."""
         if self._shown is None:
-            learnt = self.converter.learn(self.records, self.heads)
-            self._shown = Learnt(self.plan.learnt.event or learnt.event)
+            self._shown = Learnt(self._event())
             self._places = {offset: at for at, offset in enumerate(self.records.offsets)}
         schema = self.schema(self._places[message.at])
         if schema is None:
@@ -261,6 +260,18 @@ class _Known:
         if id(schema) not in self._learnt:
             self._learnt[id(schema)] = self.converter.described(schema, self._shown)
         return self._learnt[id(schema)]
+
+    def _event(self) -> bytes:
+        """Return an event of the connector; before the first one a row that it has read itself.
+
+        Such a row has all fields of an event, but is no model of other rows: `Converter.learn`
+        passes over it.
+        """
+        known = self.plan.learnt.event or self.converter.learn(self.records, self.heads).event
+        if known:
+            return known
+        kinds = [Kind.CHANGE if kind == Kind.OWN_SNAPSHOT else kind for kind in self.heads.kind]
+        return self.converter.learn(self.records, replace(self.heads, kind=kinds)).event
 
     def rows(self, first: Mapping[bytes, bytes]) -> Mapping[bytes, Cells]:
         """Values of the rows as the batch before left them; see `output_records.Known`."""

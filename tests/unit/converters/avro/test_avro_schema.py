@@ -3,10 +3,13 @@
 import base64
 import io
 import json
+import struct
+from decimal import Context, Decimal
 
 import fastavro
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakemark.converters.avro.avro_schema import avro_schema
@@ -135,6 +138,77 @@ def test_a_decimal_that_avro_has_not_is_read_as_bytes(scale, logical):
     assert made["fields"][0]["type"].get("logicalType") == logical
     fastavro.parse_schema(made)
     assert connect_schema(made)["fields"][0]["parameters"] == told
+
+
+def decimal(scale, **more):
+    told = {"scale": str(scale), "connect.decimal.precision": "400"}
+    name = "org.apache.kafka.connect.data.Decimal"
+    return {"type": "bytes", "name": name, "version": 1, "parameters": told, "field": "n", **more}
+
+
+def in_base64(unscaled):
+    size = (unscaled + (unscaled < 0)).bit_length() // 8 + 1  # as BigInteger.toByteArray has it
+    return base64.b64encode(unscaled.to_bytes(size, "big", signed=True)).decode()
+
+
+@given(st.integers(-(10**60), 10**60), st.integers(-5, 30), st.booleans(), st.integers(0, 3))
+@example(0, 0, False, 0)
+@example(-128, 0, False, 0)
+@example(128, 2, True, 0)
+def test_a_decimal_that_is_a_number_is_the_same_datum_as_in_base64(unscaled, scale, power, zeros):
+    """What the JSON converter writes with decimal.format=NUMERIC, `BigDecimal.toString` and all."""
+    program = program_of(avro_schema({"type": "struct", "name": "t.V", "fields": [decimal(scale)]}))
+    value = Decimal(unscaled).scaleb(-scale, Context(prec=200))
+    text = f"{unscaled}E{-scale}" if power else str(value)
+    if "." in text and "E" not in text:
+        text += "0" * zeros
+    assert datum_of(program, f'{{"n":{text}}}'.encode()) == datum_of(
+        program, json.dumps({"n": in_base64(unscaled)}).encode()
+    )
+
+
+@pytest.mark.parametrize("text", ["1.234", "1e-3", "1e999999999", "-1e-999999999", "true", "[1]"])
+def test_a_number_that_is_no_decimal_of_its_scale_is_refused(text):
+    program = program_of(avro_schema({"type": "struct", "name": "t.V", "fields": [decimal(2)]}))
+    with pytest.raises(DatumError):
+        datum_of(program, f'{{"n":{text}}}'.encode())
+    plain = {"type": "struct", "name": "t.V", "fields": [{"type": "bytes", "field": "n"}]}
+    with pytest.raises(DatumError):
+        datum_of(program_of(avro_schema(plain)), b'{"n":1}')
+
+
+def test_a_double_has_its_nearest_value_and_none_beyond_its_size():
+    schema = {"type": "struct", "name": "t.V", "fields": [{"type": "double", "field": "n"}]}
+    program = program_of(avro_schema(schema))
+    for text in ("0.1", "-0.0", "1.7976931348623157e308", "5e-324", "3", '"NaN"', '"-Infinity"'):
+        (number,) = struct.unpack("<d", datum_of(program, f'{{"n":{text}}}'.encode()))
+        assert repr(number) == repr(float(json.loads(text)))
+    with pytest.raises(DatumError):
+        datum_of(program, b'{"n":1e309}')
+
+
+@pytest.mark.parametrize(("number", "text"), [("12.50", "BOI="), ("-7", "/UQ="), ("7E+2", "ARFw")])
+def test_a_default_that_is_a_number_is_that_in_base64(number, text):
+    schema = msgspec.json.Decoder(float_hook=Decimal).decode(
+        json.dumps({"type": "struct", "name": "t.V", "fields": [decimal(2, default="?")]})
+        .replace('"?"', number)
+        .encode()
+    )
+    fields = [decimal(2, default=text)]
+    assert avro_schema(schema) == avro_schema({"type": "struct", "name": "t.V", "fields": fields})
+
+
+def test_columns_that_share_a_type_keep_their_own_names():
+    """Of a type with a name Avro defines one, and the other columns only name it."""
+    point = {"type": "struct", "name": "a.Point", "fields": [{"type": "double", "field": "x"}]}
+    names = ["first point", "p", "2nd", "second-point"]
+    fields = [{**point, "field": name, "optional": True} for name in names]
+    made = avro_schema({"type": "struct", "name": "t.V", "fields": fields})
+    fastavro.parse_schema(made)
+    assert program_of(made).nodes[0].names == names
+    row = {name: {"x": float(at)} for at, name in enumerate(names)}
+    program = program_of(made)
+    assert json.loads(json_of(program, datum_of(program, json.dumps(row).encode()))) == row
 
 
 def test_names_that_become_one_stay_two():
