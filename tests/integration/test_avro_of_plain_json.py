@@ -24,10 +24,18 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 NUMERIC = {"value.converter.decimal.format": "NUMERIC", "key.converter.decimal.format": "NUMERIC"}
 STRUCTURED = {"time.precision.mode": "structured"}
-LEFT = ("allowed", "__debezium.source.column.name")
-"""Symbols of enums, which the catalog's columns do not have, and names that Avro has changed."""
+DEFAULTS = """
+CREATE TABLE defaults (
+    id int PRIMARY KEY, told varchar(20) NOT NULL DEFAULT 'it is', maybe int DEFAULT 7,
+    price decimal(10, 2) DEFAULT 1.5, day date NOT NULL DEFAULT '2024-02-29',
+    made timestamp DEFAULT CURRENT_TIMESTAMP
+)
+"""
+LEFT = ("__debezium.source.column.name",)
+"""Names that Avro has changed."""
+NULLS = ("maybe", "price", "made")
 NO_DECIMAL = {
-    "valuepostgres": [
+    "public.all_types-value": [
         ".fields[before].type[Value].fields[numeric_3_5_].type[None].logicalType: None 'decimal'"
     ]
 }
@@ -109,14 +117,17 @@ def unlike(one: Any, other: Any, at: str = "") -> list[str]:
     return [] if repr(one) == repr(other) else [f"{at}: {one!r} {other!r}"]
 
 
-def create(database: Database, settings: Mapping[str, str]) -> str:
-    """Make the table of every type; return its identifier."""
+def create(database: Database, settings: Mapping[str, str]) -> list[str]:
+    """Make the table of every type, and one of columns with defaults; return their identifiers."""
+    database.execute(DEFAULTS)
+    database.execute("INSERT INTO defaults (id) VALUES (1)")
+    database.execute("INSERT INTO defaults (id, maybe, price, made) VALUES (2, NULL, NULL, NULL)")
     with database.connect() as connection:
         if database.server.connector == "postgres":
             every_type.create(connection, every_type.Limits.of(settings))
         else:
             every_mysql_type.create(connection, database.server.connector)
-    return database.identifier(every_type.TABLE)
+    return [database.identifier(name) for name in (every_type.TABLE, "defaults")]
 
 
 @on("postgres", "mariadb-11.4", pytest.param("mysql-9.7", marks=nightly))
@@ -125,7 +136,7 @@ def test_one_row_of_every_type(any_database: Database, tmp_path: Path):
     database = any_database
     structured = STRUCTURED if database.server.connector == "postgres" else {}
     settings = {**NUMERIC, **structured}
-    table = create(database, settings)
+    tables = create(database, settings)
     database.start_connector(settings)
     registry = registry_of(database.stack)
     reads = Reader(SchemaRegistryClient({"url": registry.compatible_url}))
@@ -140,19 +151,28 @@ def test_one_row_of_every_type(any_database: Database, tmp_path: Path):
     with Running(database, tmp_path, {"output": output}) as running, avro_beside(database) as name:
         running.lakemark.start()
         running.wait_equal()
-        ours = OutputTopic.of(running, table)
-        seen = ours.read()
-        kafka = database.stack.kafka
-        theirs = kafka.read(f"{name}.{table}", count=len(seen))
-        for side in ("key", "value"):
-            told = json.dumps(reads.schema(f"{name}.{table}-{side}"))
-            made = reads.schema(f"{ours.name}-{side}")
-            fastavro.parse_schema(made)
-            same = json.loads(told.replace(f'"{name}.', f'"{database.name}.'))
-            found = unlike(*(registered(one, without=LEFT) for one in (made, same)))
-            assert found == NO_DECIMAL.get(side + database.server.connector, []), found
-        rows = [reads.images({s.key: s.value for s in seen if s.value})]
-        rows.append(reads.images({r.key(): r.value() for r in theirs}))
-        assert len(rows[0]) == len(seen) > 1
-        found = unlike(*rows)
-        assert found == [], found
+        for table in tables:
+            compare(OutputTopic.of(running, table), f"{name}.{table}", reads)
+
+
+def compare(ours: OutputTopic, theirs: str, reads: Reader) -> None:
+    """Hold a table's output topic against the connector's in Avro: schemas and rows."""
+    seen = ours.read()
+    there = ours.kafka.read(theirs, count=len(seen))
+    prefix, _, table = theirs.partition(".")
+    for side in ("key", "value"):
+        told = json.dumps(reads.schema(f"{theirs}-{side}"))
+        made = reads.schema(f"{ours.name}-{side}")
+        fastavro.parse_schema(made)
+        same = json.loads(told.replace(f'"{prefix}.', f'"{prefix.removesuffix("_avro")}.'))
+        found = unlike(*(registered(one, without=LEFT) for one in (made, same)))
+        assert found == NO_DECIMAL.get(f"{table}-{side}", []), found
+    rows = reads.images({one.key: one.value for one in seen if one.value})
+    assert len(rows) == len(seen) > 1
+    # NULL in a column with a default arrives as that in their Avro, and as NULL in ours.
+    others = reads.images({one.key(): one.value() for one in there})
+    if table.endswith(".defaults"):
+        assert [rows[2][name] for name in NULLS] == [None] * len(NULLS)
+        others[2] |= dict.fromkeys(NULLS)
+    found = unlike(rows, others)
+    assert found == [], found

@@ -66,7 +66,7 @@ def described(database: Database, *tables: str) -> dict:
         pairs = [(database.name, table) for table in tables]
         rows = connection.cursor()
         rows.execute(CATALOG_SQL, {"tables": pairs})
-        found = tables_of(rows.fetchall())
+        found = tables_of(rows.fetchall(), mariadb=database.server.connector == "mariadb")
     return {name.rpartition(".")[2]: columns for name, columns in found.items()}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
@@ -95,6 +96,9 @@ class Column:
         mend: how values are mended, see `value_rules`; "" for not at all. Known from the catalog
             or the record's own schema; it takes no part in equality, but the type that it gives
             does.
+        default: the default that its connector gives it, as JSON; "" for none, and where it is not
+            known. It takes no part in equality, as no value is read by it.
+        allowed: symbols of an enum or a set, as its connector joins them; as `default`.
     """
 
     name: str
@@ -109,6 +113,8 @@ class Column:
     modifier: int | None = field(default=None, compare=False)
     source_type: str = field(default="", compare=False)
     mend: str = field(default="", compare=False)
+    default: str = field(default="", compare=False)
+    allowed: str = field(default="", compare=False)
 
     @property
     def is_numeric_text(self) -> bool:
@@ -151,6 +157,7 @@ class Column:
         data["element"] = self.element.to_data() if self.element else None
         data["members"] = [m.to_data() for m in self.members]
         data |= {"modifier": self.modifier, "source_type": self.source_type, "mend": self.mend}
+        data |= {"default": self.default, "allowed": self.allowed}
         return data
 
     @classmethod
@@ -169,6 +176,8 @@ class Column:
             modifier=data.get("modifier"),
             source_type=data.get("source_type", ""),
             mend=data.get("mend", ""),
+            default=data.get("default", ""),
+            allowed=data.get("allowed", ""),
         )
 
 
@@ -177,6 +186,8 @@ NO_NOTES: Final[Mapping[str, Any]] = {
     "modifier": None,
     "source_type": "",
     "mend": "",
+    "default": "",
+    "allowed": "",
 }
 """The attributes of a column that take no part in its equality, as they are where unknown."""
 
@@ -202,6 +213,8 @@ def describe(name: str, schema: Mapping[str, Any]) -> Column:
         "wire": wire,
         "padded": source_type in ("bpchar", "char", "character"),
         "source_type": _with_digits(source_type, given.get(_SOURCE_LENGTH, "")),
+        "default": _json_of(schema.get("default")),
+        "allowed": given.get("allowed", ""),
     }
     semantic = _SEMANTIC.get((wire, encoding))
     if semantic is not None:
@@ -211,6 +224,10 @@ def describe(name: str, schema: Mapping[str, Any]) -> Column:
     if wire in _PRIMITIVES:
         return Column(type=_PRIMITIVES[wire], **shape)
     return _nested(schema, shape)
+
+
+def _json_of(default: Any) -> str:
+    return "" if default is None else msgspec.json.encode(default).decode()
 
 
 def _with_digits(source_type: str, length: str) -> str:

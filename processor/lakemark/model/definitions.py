@@ -101,6 +101,7 @@ class ChangedColumn(msgspec.Struct, frozen=True, rename="camel"):
         optional: whether it may be NULL.
         charset_name: of a text.
         enum_values: labels of an enum or a set, as literals of SQL.
+        default_value_expression: the text of the column's default; None without one.
     """
 
     name: str
@@ -110,6 +111,7 @@ class ChangedColumn(msgspec.Struct, frozen=True, rename="camel"):
     optional: bool = True
     charset_name: str | None = None
     enum_values: tuple[str, ...] | None = None
+    default_value_expression: str | None = None
 
 
 class ChangedDefinition(msgspec.Struct, frozen=True, rename="camel"):

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from lakemark.connectors.mysql.column_defaults import default_of, literal_of
 from lakemark.connectors.mysql.mended_values import YEAR, ZONED
 from lakemark.model.columns import BITS, DECIMAL, ENUM, JSON, UUID
 from lakemark.model.handling_modes import HandlingModes
@@ -30,6 +31,7 @@ SELECT c.TABLE_SCHEMA, c.TABLE_NAME,
        c.CHARACTER_SET_NAME, c.COLLATION_NAME,
        COALESCE(c.GENERATION_EXPRESSION, '') <> '' AS is_generated,
        UPPER(c.EXTRA) LIKE '%%INVISIBLE%%' AS is_invisible,
+       c.COLUMN_DEFAULT, UPPER(c.EXTRA) LIKE '%%DEFAULT_GENERATED%%' AS is_computed,
        c.COLUMN_KEY = 'PRI' AS is_of_key, u.places
 FROM information_schema.COLUMNS c
 JOIN (
@@ -64,6 +66,7 @@ class CatalogColumn:
         generated: computed by the server, stored or virtual.
         invisible: left out of ``SELECT *``; events have it.
         key_position: place in the key, counted from 1, else None.
+        default: the default as the connector has it, see `column_defaults`; None without one.
     """
 
     name: str
@@ -74,6 +77,7 @@ class CatalogColumn:
     generated: bool = False
     invisible: bool = False
     key_position: int | None = None
+    default: str | None = None
 
     @property
     def kind(self) -> "ColumnType":
@@ -195,7 +199,9 @@ def connect_field(column: CatalogColumn, modes: HandlingModes, *, table: str = "
         schema = _field(kind, modes)
     if schema is None:
         return None
-    return {**schema, "optional": not column.not_null, "field": column.name}
+    field = {**schema, "optional": not column.not_null, "field": column.name}
+    default = None if column.default is None else default_of(column.default, kind.base, field)
+    return field if default is None else {**field, "default": default}
 
 
 def _field(kind: ColumnType, modes: HandlingModes) -> Field | None:
@@ -363,7 +369,7 @@ def _boolean_columns(modes: HandlingModes) -> tuple[_BooleanColumns, ...]:
 # -- tables ---------------------------------------------------------------------------------------
 
 
-def tables_of(rows: Iterable[Sequence[Any]]) -> dict[str, list[CatalogColumn]]:
+def tables_of(rows: Iterable[Sequence[Any]], *, mariadb: bool) -> dict[str, list[CatalogColumn]]:
     """Return the columns of tables, in their order, by the tables' texts.
 
     The key is the primary key, else the unique index that the server takes for it, as the connector
@@ -372,11 +378,13 @@ def tables_of(rows: Iterable[Sequence[Any]]) -> dict[str, list[CatalogColumn]]:
 
     Args:
         rows: of `CATALOG_SQL`.
+        mariadb: whether they are MariaDB's; else they are MySQL's.
     """
     columns: dict[str, list[CatalogColumn]] = {}
     places: dict[str, dict[str, dict[str, int]]] = {}
     for database, table, *about, is_of_key, indexes in rows:
-        name, column_type, not_null, charset, collation, generated, invisible = about
+        name, column_type, not_null, charset, collation, *more = about
+        generated, invisible, default, computed = more
         text = text_of(database, table)
         columns.setdefault(text, []).append(
             CatalogColumn(
@@ -387,6 +395,9 @@ def tables_of(rows: Iterable[Sequence[Any]]) -> dict[str, list[CatalogColumn]]:
                 collation,
                 generated=bool(generated),
                 invisible=bool(invisible),
+                default=None
+                if generated
+                else literal_of(default, computed=bool(computed), mariadb=mariadb),
             )
         )
         if is_of_key:

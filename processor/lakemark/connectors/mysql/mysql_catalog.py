@@ -283,7 +283,8 @@ def columns_of(session: Session, tables: Sequence[str]) -> dict[str, list[Catalo
         pymysql.MySQLError: whatever the session raises.
     """
     pairs = [pair_of(table) for table in tables]
-    return tables_of(session.execute(CATALOG_SQL, {"tables": pairs})) if pairs else {}
+    rows = session.execute(CATALOG_SQL, {"tables": pairs}) if pairs else []
+    return tables_of(rows, mariadb=session.is_mariadb)
 
 
 def cascades(session: Session) -> dict[str, list[Cascade]]:

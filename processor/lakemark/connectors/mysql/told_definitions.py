@@ -100,6 +100,7 @@ def _column(column: ChangedColumn, connector: str) -> CatalogColumn:
         column_type(column, connector=connector),
         not_null=not column.optional,
         charset=column.charset_name,
+        default=column.default_value_expression,
     )
 
 

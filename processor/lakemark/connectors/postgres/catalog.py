@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from lakemark.connectors.postgres.column_defaults import default_of
 from lakemark.model.columns import USUAL_DIGITS
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema, from_connect, readable
@@ -63,13 +64,18 @@ SELECT w.nspname::text, w.relname::text,
        a.attgenerated <> '' AS generated,
        (SELECT p.place FROM unnest(k.columns) WITH ORDINALITY AS p(attnum, place)
          WHERE p.attnum = a.attnum AND p.place <= k.indnkeyatts)::int AS key_position,
-       a.attndims::int AS dimensions
+       a.attndims::int AS dimensions,
+       CASE WHEN a.atttypid = t.oid AND a.attgenerated = ''
+            THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END AS default_expression,
+       (SELECT string_agg(l.enumlabel, ',' ORDER BY l.enumsortorder) FROM pg_catalog.pg_enum l
+         WHERE l.enumtypid IN (t.oid, e.oid)) AS labels
 FROM wanted w
 JOIN pg_catalog.pg_attribute a ON a.attrelid = w.oid AND a.attnum > 0 AND NOT a.attisdropped
 JOIN base b ON b.attrelid = a.attrelid AND b.attnum = a.attnum AND b.typtype <> 'd'
 JOIN pg_catalog.pg_type t ON t.oid = b.typid
 LEFT JOIN pg_catalog.pg_type e
        ON e.oid = t.typelem AND t.typcategory = 'A' AND t.typelem <> 0
+LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 LEFT JOIN keys k ON k.indrelid = w.oid
 ORDER BY w.nspname, w.relname, a.attnum
 """
@@ -92,6 +98,8 @@ class CatalogColumn:
         generated: computed by the database; the log does not carry it before PostgreSQL 18.
         key_position: place in the key, counted from 1, else None.
         dimensions: with which an array was declared, 0 of others. The database holds nobody to it.
+        default: the expression of its default; None without one, of a domain and where generated.
+        labels: of its enum, or of its elements' one, joined by commas; None of other types.
     """
 
     name: str
@@ -105,6 +113,8 @@ class CatalogColumn:
     generated: bool = False
     key_position: int | None = None
     dimensions: int = 0
+    default: str | None = None
+    labels: str | None = None
 
 
 Field = dict[str, Any]
@@ -198,12 +208,23 @@ def connect_field(column: CatalogColumn, modes: HandlingModes) -> Field | None:
     if column.element_type_name is not None:
         schema = _array(column, modes)
     else:
-        schema = _scalar(column.type_name, column.typmod, modes, is_enum=column.is_enum)
+        schema = _scalar(column.type_name, column.typmod, modes, labels=_labels(column))
         if schema is None and modes.include_unknown:
             schema = _binary(modes)
     if schema is None:
         return None
-    return {**schema, "optional": not column.not_null, "field": column.name}
+    field = {**schema, "optional": not column.not_null, "field": column.name}
+    default = _default(column, field)
+    return field if default is None else {**field, "default": default}
+
+
+def _default(column: CatalogColumn, field: Field) -> Any:
+    if column.default is None or column.element_type_name is not None:
+        return None
+    digits = column.typmod if column.typmod >= 0 else None
+    return default_of(
+        column.default, column.type_name, field, is_enum=column.is_enum, digits=digits
+    )
 
 
 def _array(column: CatalogColumn, modes: HandlingModes) -> Field | None:
@@ -214,7 +235,7 @@ def _array(column: CatalogColumn, modes: HandlingModes) -> Field | None:
         return _bits(column.typmod)
     items: Field | None = None
     if not column.element_is_domain:
-        items = _scalar(element, column.typmod, modes, is_enum=column.element_is_enum)
+        items = _scalar(element, column.typmod, modes, labels=_labels(column))
     if items is not None:
         required = column.element_is_enum or element in _REQUIRED_ELEMENTS
         return {"type": "array", "items": {**items, "optional": not required}}
@@ -223,9 +244,15 @@ def _array(column: CatalogColumn, modes: HandlingModes) -> Field | None:
     return None
 
 
-def _scalar(name: str, typmod: int, modes: HandlingModes, *, is_enum: bool) -> Field | None:
-    if is_enum:
-        return _named("string", "io.debezium.data.Enum")
+def _labels(column: CatalogColumn) -> str | None:
+    """Return the labels of a column's enum; None of another type."""
+    return column.labels or "" if column.is_enum or column.element_is_enum else None
+
+
+def _scalar(name: str, typmod: int, modes: HandlingModes, *, labels: str | None) -> Field | None:
+    if labels is not None:
+        named = _named("string", "io.debezium.data.Enum")
+        return {**named, "parameters": {"allowed": labels}} if labels else named
     fixed = _fixed(name)
     if fixed is not None:
         return fixed

@@ -220,8 +220,12 @@ class JsonConverter:
         learnt: Learnt,
         wrapped: bool,
     ) -> RecordWriter:
-        """See `Converter`."""
-        return JsonRecordWriter(table, schema, modes, learnt=learnt, wrapped=wrapped)
+        """See `Converter`: NULL is the default where the connector's records have it so."""
+        carries = wrapped and self.carries_schemas("value") is not False
+        replaces = carries and not self.keeps_nulls()
+        return JsonRecordWriter(
+            table, schema, modes, learnt=learnt, wrapped=wrapped, replaces_nulls=replaces
+        )
 
     def described(self, schema: TableSchema, learnt: Learnt) -> Learnt:
         """See `Converter`."""

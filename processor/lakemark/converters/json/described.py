@@ -183,8 +183,11 @@ def _of(column: Column) -> Schema:
         out |= {"name": column.encoding, "version": _version(column)}
     if column.encoding in _DOCS:
         out["doc"] = _DOCS[column.encoding]
-    if column.parameters:
-        out["parameters"] = dict(column.parameters)
+    parameters = dict(column.parameters) | ({"allowed": column.allowed} if column.allowed else {})
+    if parameters:
+        out["parameters"] = parameters
+    if column.default:
+        out["default"] = msgspec.json.decode(column.default)
     return out
 
 

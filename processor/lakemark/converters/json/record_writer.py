@@ -35,8 +35,18 @@ class JsonRecordWriter:
         *,
         learnt: Learnt,
         wrapped: bool,
+        replaces_nulls: bool,
     ) -> None:
-        """See `Converter.writer`."""
+        """See `Converter.writer`.
+
+        Args:
+            table: as there.
+            schema: as there.
+            modes: as there.
+            learnt: as there.
+            wrapped: as there.
+            replaces_nulls: whether the connector's converter writes a column's default for NULL.
+        """
         form = learnt.tables.get(table)
         if not learnt.event:
             raise not_ready(f"no event of the connector has come yet that {table}'s rows follow")
@@ -46,7 +56,7 @@ class JsonRecordWriter:
         self._table = table
         self._template = _template(learnt.event)
         self._key_schema, self._value_schema = key_schema or None, value_schema or None
-        defaults = default_texts(value_schema) if value_schema else {}
+        defaults = default_texts(value_schema) if value_schema and replaces_nulls else {}
         self._rendering = Rendering(schema, modes, defaults=defaults)
 
     def reads(self, rows: pa.StructArray, moment: Moment) -> tuple[list[bytes], list[bytes]]:

@@ -185,8 +185,9 @@ def _writer(schema: TableSchema, style: Style, whole: TableSchema | None = None)
     Raises:
         TableError: `output-not-ready`: see `Converter.writer`.
     """
-    learnt, wrapped = style.learnt, style.wrapped
+    learnt = style.learnt
     if style.describes:
         learnt = style.converter.described(whole or schema, learnt)
-        wrapped = bool(learnt.event)
-    return style.converter.writer(style.table, schema, style.modes, learnt=learnt, wrapped=wrapped)
+    return style.converter.writer(
+        style.table, schema, style.modes, learnt=learnt, wrapped=style.wrapped
+    )

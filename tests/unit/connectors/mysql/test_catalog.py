@@ -103,10 +103,10 @@ def test_the_key_is_in_its_own_order():
 def read(*columns):
     """A table's columns of (name, whether the server says PRI, unique indexes)."""
     rows = [
-        ("shop", "a.b", name, "int", 1, None, None, 0, 0, pri, json.dumps(places).encode())
+        (*("shop", "a.b", name, "int", 1, None, None, 0, 0, None, 0), pri, json.dumps(places))
         for name, pri, places in columns
     ]
-    ((table, found),) = tables_of(rows).items()
+    ((table, found),) = tables_of(rows, mariadb=True).items()
     assert table == 'shop."a.b"'
     assert [c.name for c in found] == [name for name, *_ in columns]
     return key_of(found)
@@ -127,7 +127,7 @@ def test_the_key_is_the_index_that_the_server_takes_for_a_primary_key():
 
 
 def test_what_a_row_of_the_catalog_says():
-    row = ("shop", "t", "n", "varchar(9)", 0, "utf8mb4", "utf8mb4_bin", 1, 1, 0, None)
+    row = ("shop", "t", "n", "varchar(9)", 0, "utf8mb4", "utf8mb4_bin", 1, 1, "x", 0, 0, None)
     expected = CatalogColumn(
         "n",
         "varchar(9)",
@@ -135,9 +135,9 @@ def test_what_a_row_of_the_catalog_says():
         collation="utf8mb4_bin",
         generated=True,
         invisible=True,
-    )
-    assert tables_of([row]) == {"shop.t": [expected]}
-    assert tables_of([]) == {}
+    )  # of a generated column the default is none
+    assert tables_of([row], mariadb=False) == {"shop.t": [expected]}
+    assert tables_of([], mariadb=False) == {}
 
 
 def test_notes_of_the_catalog_reach_only_columns_of_one_form():
