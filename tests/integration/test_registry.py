@@ -292,3 +292,8 @@ def test_a_schema_is_registered_in_the_group_that_the_converter_would_take(serve
     assert source.register(subject, text) == number
     with pytest.raises(SchemaRefusedError):
         source.register("com.example.other/Key", text)
+    RegistrySource(settings).register(f"none.{api}-value", text)
+    names = api_of(settings).subjects()
+    assert {subject, f"none.{api}-value"} <= names, "a name has its group, unless it is in none"
+    assert "Key" not in names
+    assert api_of(settings).newest(subject).text == text

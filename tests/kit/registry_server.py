@@ -20,8 +20,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 _TRIED = re.compile(
     r"compatibility/subjects/([^/]+)/versions/latest"
-    r"|/v2/groups/default/artifacts/([^/]+)/test"
-    r"|/v3/groups/default/artifacts/([^/]+)/versions$"
+    r"|/v2/groups/([^/]+/artifacts/[^/]+)/test"
+    r"|/v3/groups/([^/]+/artifacts/[^/]+)/versions$"
 )
 
 
@@ -76,7 +76,7 @@ class ScriptedRegistry:
             return self.status, self.body
         if found := _TRIED.search(path):
             return self._tried(
-                unquote(found[found.lastindex or 0]), confluent="compatibility" in path
+                subject_of(found[found.lastindex or 0]), confluent="compatibility" in path
             )
         if any(self.headers.get(name.lower()) != value for name, value in self.login.items()):
             return 401, {"error_code": 401, "message": "Unauthorized"}
@@ -150,11 +150,19 @@ class ScriptedRegistry:
         if path == "search/artifacts":
             offset, limit = (int(query[name][0]) for name in ("offset", "limit"))
             names = sorted(self.subjects)[offset : offset + limit]
-            return 200, {"artifacts": [{"id": name} for name in names], "count": len(self.subjects)}
-        if found := re.fullmatch(r"groups/default/artifacts/([^/]+)(/versions/.+)?", path):
-            numbers = self.subjects.get(unquote(found[1]), [])
+            parts = [name.rpartition("/") for name in names]
+            listed = [{"id": name, **({"groupId": g} if g else {})} for g, _, name in parts]
+            return 200, {"artifacts": listed, "count": len(self.subjects)}
+        if found := re.fullmatch(r"groups/([^/]+/artifacts/[^/]+)(/versions/.+)?", path):
+            numbers = self.subjects.get(subject_of(found[1]), [])
             return (200, self.ids[numbers[-1]]["schema"]) if numbers else gone
         return 404, {"message": "Could not find resource", "name": "NotFoundException"}
+
+
+def subject_of(path: str) -> str:
+    """The subject of an artifact, whose path may have a group, as lakemark names it."""
+    group, _, name = path.rpartition("/artifacts/")
+    return unquote(name) if group in {"", "default"} else f"{unquote(group)}/{unquote(name)}"
 
 
 @contextmanager

@@ -7,7 +7,7 @@ both. Apicurio has that API, too, but resolves one kind of its ids there; its ow
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -28,6 +28,8 @@ from lakemark.settings.masking import foreign
 
 UNAVAILABLE: Final = "registry-unavailable"
 _AVRO: Final = "AVRO"
+_NO_GROUP: Final = "default"
+"""Apicurio's name of the group of artifacts that have none."""
 _REFUSALS: Final = frozenset({401, 403})
 _MISSING: Final = 404
 _UNTAKEN: Final = frozenset({400, 409, 422})  # no schema, not compatible, versions are closed
@@ -270,7 +272,7 @@ class ApicurioApi:
         for page in range(1_000):
             query = {"limit": _PAGE, "offset": page * _PAGE}
             artifacts = self._get("search/artifacts", query).json()["artifacts"]
-            found.update(str(one.get("artifactId") or one["id"]) for one in artifacts)
+            found.update(map(_subject_of, artifacts))
             if len(artifacts) < _PAGE:
                 break
         return frozenset(found)
@@ -285,7 +287,7 @@ class ApicurioApi:
     def register(self, subject: str, text: str) -> int:
         """See `RegistryApi`."""
         group, _, artifact_id = subject.rpartition("/")
-        path = f"groups/{quote(group or 'default', safe='')}/artifacts"
+        path = f"groups/{quote(group or _NO_GROUP, safe='')}/artifacts"
         number = f"{self._settings.numbers}Id"
         if self._is_old:
             headers = {
@@ -338,7 +340,7 @@ class ApicurioApi:
         group, _, artifact_id = subject.rpartition("/")
         path = f"{self._artifact(subject)}/meta"
         if not self._is_old:
-            query = {"groupId": group or "default", "artifactId": artifact_id}
+            query = {"groupId": group or _NO_GROUP, "artifactId": artifact_id}
             path = "search/versions"
         post = partial(self._client.post, path, params=query, headers=headers, content=text)
         with _translated(self._settings):
@@ -353,7 +355,7 @@ class ApicurioApi:
         """Return the path of an artifact, whose group may stand before it: see `subjects`."""
         own, _, name = subject.rpartition("/") if not group else ("", "", subject)
         return (
-            f"groups/{quote(group or own or 'default', safe='')}/artifacts/{quote(name, safe='')}"
+            f"groups/{quote(group or own or _NO_GROUP, safe='')}/artifacts/{quote(name, safe='')}"
         )
 
     def _found(self, path: str, content: str = "") -> FoundSchema:
@@ -386,6 +388,13 @@ class ApicurioApi:
             raise _odd(self._url)
         _require_success(self._url, answer.status_code)
         return answer
+
+
+def _subject_of(artifact: Mapping[str, Any]) -> str:
+    """Return a listed artifact as `subjects` names it: of the default group by its id alone."""
+    group = artifact.get("groupId") or _NO_GROUP
+    name = str(artifact.get("artifactId") or artifact["id"])
+    return name if group == _NO_GROUP else f"{group}/{name}"
 
 
 def _said(answer: httpx.Response) -> str:

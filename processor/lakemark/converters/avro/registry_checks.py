@@ -16,7 +16,7 @@ from lakemark.converters.avro.registry_api import MissingSchemaError, RegistryAp
 from lakemark.converters.avro.registry_settings import RegistrySettings, settings_of
 from lakemark.converters.avro.schema_copies import SchemaCopies
 from lakemark.converters.avro.schema_source import SchemaNotFoundError, SchemaReference
-from lakemark.converters.avro.subjects import SIDES, foreseen, subject_of
+from lakemark.converters.avro.subjects import SIDES, foreseen, group_of, subject_of
 from lakemark.converters.converter import SchemaSubject
 from lakemark.model.decoding import ConverterOptions, Side
 from lakemark.model.findings import Finding, fine, warning, wrong
@@ -41,7 +41,7 @@ def examine(options: ConverterOptions, topics: Sequence[str]) -> list[Finding]:
     subjects = api.subjects()
     return [
         fine(REGISTRY, settings.urls[0], f"answers, and has schemas of {len(subjects):,} subjects"),
-        *_subjects(subjects, topics),
+        *_subjects(options, subjects, topics),
         *_hidden_nulls(api, options, subjects, topics),
         *_copies(api, settings),
     ]
@@ -114,22 +114,33 @@ def _refused(subject: str, like: str, why: str) -> Finding:
     )
 
 
-def _subject_of(topic: str, subjects: frozenset[str]) -> str | None:
-    """Return the subject of a topic's values, by the usual strategies; None where there is none."""
-    return next((name for name in (f"{topic}-value", topic) if name in subjects), None)
+def _expected(topic: str, options: ConverterOptions) -> str:
+    """Return the subject that a topic's values have by the converter's strategy and group."""
+    return subject_of(topic, "value", {"name": "Envelope", "namespace": topic}, options)
 
 
-def _subjects(subjects: frozenset[str], topics: Sequence[str]) -> Iterator[Finding]:
+def _found(topic: str, options: ConverterOptions, subjects: frozenset[str]) -> str | None:
+    """Return the subject of a topic's values; None where there is none.
+
+    What only the worker says of strategies nobody knows: the usual ones are looked for, too.
+    """
+    group = group_of("value", options)
+    names = (_expected(topic, options), f"{group}{topic}-value", f"{group}{topic}")
+    return next((name for name in names if name in subjects), None)
+
+
+def _subjects(
+    options: ConverterOptions, subjects: frozenset[str], topics: Sequence[str]
+) -> Iterator[Finding]:
     for topic in topics:
-        subject = _subject_of(topic, subjects)
-        if subject is not None:
+        if _found(topic, options, subjects) is not None:
             yield fine(SUBJECT, topic, "has schemas")
             continue
         yield warning(
             SUBJECT,
             topic,
-            f"there is no {topic}-value: nothing was written there yet, the connector names its"
-            " subjects otherwise, or writes to another registry",
+            f"there is no {_expected(topic, options)}: nothing was written there yet, the connector"
+            " names its subjects otherwise, or writes to another registry",
             "compare the connector's converter settings with source.converter",
         )
 
@@ -140,7 +151,7 @@ def _hidden_nulls(
     """Name the columns whose NULL arrives as their default, by the newest schemas."""
     if keeps_nulls(options):
         return
-    named = (_subject_of(topic, subjects) for topic in topics[:_LISTED])
+    named = (_found(topic, options, subjects) for topic in topics[:_LISTED])
     hint = "drop the default, or make it NOT NULL"
     if not writes_like_apicurio(options):
         hint = f"set value.converter.{SWITCH}=true in the connector; or {hint}"

@@ -10,6 +10,7 @@
 Through Apicurio's own API an artifact has a group, too: the one that the converter's setting says,
 else the record's namespace with `RecordIdStrategy` and `TopicRecordIdStrategy`, whose artifacts
 have the record's bare name. Such a subject is ``GROUP/ARTIFACT``; no part can have a slash itself.
+One of the group ``default`` has no group in its name.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,7 +45,7 @@ def subject_of(topic: str, side: Side, schema: Any, options: ConverterOptions) -
     name, strategy = foreseen(topic, side, options)
     if name:
         return name
-    named, group = _full_name(schema), _group(side, options)
+    named, group = _full_name(schema), group_of(side, options)
     if strategy in _GROUPED and names_apicurio(options):
         space, _, named = named.rpartition(".")
         group = group or (f"{space}/" if space else "")
@@ -65,14 +66,14 @@ def foreseen(topic: str, side: Side, options: ConverterOptions) -> tuple[str, st
     strategy = _strategy(side, options) or USUAL
     if strategy in _RECORD | _BOTH:
         return "", strategy
-    group = _group(side, options)
+    group = group_of(side, options)
     return group + (topic if strategy in _BARE else f"{topic}-{side}"), strategy
 
 
-def _group(side: Side, options: ConverterOptions) -> str:
-    """Return the beginning of subjects that a setting gives them; empty for none."""
+def group_of(side: Side, options: ConverterOptions) -> str:
+    """Return the beginning of subjects that a setting gives them, ``GROUP/``; empty for none."""
     group = options.get(side, _GROUP) if names_apicurio(options) else None
-    return f"{group}/" if group else ""
+    return f"{group}/" if group and group != "default" else ""
 
 
 def strategies(options: ConverterOptions) -> dict[str, str]:

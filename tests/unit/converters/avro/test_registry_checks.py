@@ -127,6 +127,57 @@ def test_the_subjects_of_topics_that_are_written(registry, tmp_path, strategy, n
     assert [s.exists for s in found] == [name == f"{CLEAN}-key" for name in names]
 
 
+APICURIO = pytest.mark.parametrize("api", ["/apis/registry/v2", "/apis/registry/v3"])
+GROUP = "apicurio.registry.artifact.group-id"
+STRATEGY = "apicurio.registry.artifact-resolver-strategy"
+
+
+@APICURIO
+@pytest.mark.parametrize(
+    ("told", "subject"),
+    [
+        ({}, f"{TOPIC}-value"),
+        ({GROUP: "default"}, f"{TOPIC}-value"),
+        ({GROUP: "shop"}, f"shop/{TOPIC}-value"),
+        ({GROUP: "shop", STRATEGY: "SimpleTopicIdStrategy"}, f"shop/{TOPIC}"),
+        ({STRATEGY: "RecordIdStrategy"}, f"{TOPIC}/Envelope"),
+        ({STRATEGY: "TopicRecordIdStrategy"}, f"{TOPIC}/{TOPIC}-Envelope"),
+    ],
+)
+def test_a_subject_is_that_of_the_converter_s_group(registry, tmp_path, api, told, subject):
+    """And none of another group that is called alike: its schemas are another topic's."""
+    own = options(registry, tmp_path, api, **told)
+    registry.subjects = {subject: [7]}
+    found = registry_checks.examine(own, [TOPIC])
+    assert of(found, "subject") == [(Verdict.OK, "has schemas")]
+    assert "NULL in score" in of(found, "hidden NULL")[0][1]
+    registry.subjects = {f"other/{subject.rpartition('/')[2]}": [7]}
+    found = registry_checks.examine(own, [TOPIC])
+    ((verdict, reason),) = of(found, "subject")
+    assert verdict is Verdict.WARNING
+    assert f"there is no {subject}:" in reason
+    assert of(found, "hidden NULL") == []
+
+
+@APICURIO
+def test_schemas_of_a_group_are_tried_and_planned_there(registry, tmp_path, api):
+    own = options(registry, tmp_path, api, **{GROUP: "shop"})
+    own = ConverterOptions(key=own.value, value=own.value, own=own.own)
+    registry.add(8, envelope(ID))
+    registry.subjects = {
+        f"shop/{TOPIC}-value": [7],
+        f"shop/{CLEAN}-value": [8],
+        f"{CLEAN}-key": [8],
+    }
+    assert [(s.name, s.exists) for s in registry_checks.subjects(own, [CLEAN])] == [
+        (f"shop/{CLEAN}-key", False),
+        (f"shop/{CLEAN}-value", True),
+    ]
+    registry.strict = {f"shop/{CLEAN}-value"}
+    (found,) = registry_checks.examine_output(own, own, {TOPIC: CLEAN})
+    assert (found.subject, found.verdict) == (f"shop/{CLEAN}-value", Verdict.ERROR)
+
+
 def test_a_topic_without_schemas_is_named(registry, tmp_path):
     found = registry_checks.examine(options(registry, tmp_path), [TOPIC, "shop.public.other"])
     (_, (verdict, reason)) = of(found, "subject")
