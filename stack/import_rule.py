@@ -105,7 +105,7 @@ EDGES: Final[Mapping[str, str]] = {
     "snapshot": "adapters chunk_task snapshots",
     "runners": "batch_runner local_runner stopping",
     "spark": "daemon hadoop_files jobs plan_broadcast query session spark_runner topics warm",
-    "ops": "catalog_watch feeds overview served source_watch stored_state",
+    "ops": "catalog_watch feeds overview sent_events served source_watch stored_state",
     "ops.doctor": "doctor facts_connector facts_kafka facts_machine",
     "ops.http": "server",
     "ops.plan": "facts_lake facts_log plan",
@@ -113,7 +113,7 @@ EDGES: Final[Mapping[str, str]] = {
     "sources": "beside connecting schema_topics source_set",
     "cli": (
         "__init__ check cli dlq_cli prepared_files run_options signal_exchange snapshot_cli "
-        "status_view verify_cli"
+        "status_view verify_cli wait_cli"
     ),
 }
 """The modules that reach the outside, themselves or through others, by folder."""

@@ -33,6 +33,7 @@ from lakemark.ops.http import server
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.starting import Starting
 from lakemark.ops.status import BatchDone, PipelineWord
+from lakemark.ops.waits import Waits
 from lakemark.pipeline import Pipeline
 from lakemark.runners.batch_runner import JAVA_ENDED, BatchRunner, OtherStagesError, Query
 from lakemark.runners.stopping import Stop
@@ -91,6 +92,7 @@ class Supervisor:
         self.streamed = False
         self.board = Board(config.name)
         self.metrics = Metrics(self.board)
+        self.waits = Waits(self.board)
 
     def run(self) -> int:
         """Run until told to stop; return 0 if all is well.
@@ -117,7 +119,9 @@ class Supervisor:
         with ExitStack() as stack:
             stack.enter_context(self.turn)
             if not self.once:  # a run that ends by itself is watched by its exit code
-                stack.enter_context(server.serving(self.config, self.board, self.metrics))
+                stack.enter_context(
+                    server.serving(self.config, self.board, self.metrics, waits=self.waits)
+                )
             self.starting.step("spark")
             if self.stopping.is_set():
                 return 0
@@ -316,7 +320,11 @@ class Supervisor:
         pipeline.forms_change, pipeline.seen_columns = beside.look_soon, beside.columns
         pipeline.same_connector = beside.same_connector
         pipeline.numerics, pipeline.read_schemas = beside.numerics, beside.schemas
-        with self.absent.running(), beside.running(self.stopping) as self.beside:
+        with (
+            self.absent.running(),
+            beside.running(self.stopping) as self.beside,
+            self.waits.attached(beside.sent_events, beside.newest_version),
+        ):
             yield beside
         self.beside = None
 

@@ -97,6 +97,24 @@ class DatabaseContract:
         found.questions.drop()
         found.windows.drop()
 
+    def test_the_end_of_its_log_goes_on_with_a_commit_and_can_be_read_again(self, served: Served):
+        end = served.database.log_end("", name="waits")
+        before = end.place()
+        served.put(1, "again")
+        after = end.place()
+        assert served.database.log_place(before.text) == before != after
+        assert served.database.log_place(after.text) == after
+        assert not after.is_sent([], server="shop")
+        assert not end.move()  # without a signal table nothing is written
+        end.drop()
+
+    @pytest.mark.parametrize("text", ["", " ", "now", "0/", "binlog.1", "1-2", "0/1 0/2", "a:b:c"])
+    def test_what_is_no_place_of_its_log_is_refused_with_an_example(self, served: Served, text):
+        with pytest.raises(RefusedError, match="is no position") as refused:
+            served.database.log_place(text)
+        assert refused.value.code == "bad-value"
+        assert refused.value.hint
+
     def test_the_catalog_has_the_table_as_its_events_have_it(self, served: Served):
         found = served.database.schemas([self.table, self.gone])
         assert list(found) == [self.table]

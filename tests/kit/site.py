@@ -1,7 +1,7 @@
 """A pipeline's HTTP side: the real application, board and metrics; Kafka is a list."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -16,8 +16,10 @@ from lakemark.ops.board import Board
 from lakemark.ops.http import http
 from lakemark.ops.http.commands import Commands
 from lakemark.ops.http.server import serving
+from lakemark.ops.http.waiting import LongPolls
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.status import BatchDone, CatalogChange, CatalogNow, SourceNow
+from lakemark.ops.waits import Waits
 from lakemark.settings import masking
 from lakemark.settings.config import load
 from lakemark.snapshot import notifications
@@ -72,12 +74,17 @@ class Served(Written):
     clock: Clock
 
 
-def serve(folder: Path, more: str = "http: {bind: 127.0.0.1:0}") -> Iterator[Served]:
+def serve(
+    folder: Path,
+    more: str = "http: {bind: 127.0.0.1:0}",
+    waits: Callable[[Board], Waits] | None = None,
+) -> Iterator[Served]:
     """Serves it until the iterator ends.
 
     Args:
         folder: for its configuration.
         more: a section of that.
+        waits: makes what looks at the board's tables.
     """
     file = folder / "lakemark.yaml"
     file.write_text(f"{SMALL}{more}\n")
@@ -86,7 +93,7 @@ def serve(folder: Path, more: str = "http: {bind: 127.0.0.1:0}") -> Iterator[Ser
     does = Commands(served.signal, served.control, check)
     with (
         capture_logs() as logs,
-        serving(load(file, {}), board, Metrics(board), does),
+        serving(load(file, {}), board, Metrics(board), does, waits(board) if waits else None),
     ):
         (said,) = [line for line in logs if line["event"] == "http.listening"]
         served.address = said["address"]
@@ -102,16 +109,19 @@ class Site(Written):
     """
 
     token: str | None = None
+    waits: Waits = field(init=False)
 
     def __post_init__(self) -> None:
         masking.know(lambda: masking.Masks(["hush-4hush"]))
         self.board = Board("shop")
         self.metrics = Metrics(self.board)
+        self.waits = Waits(self.board)
         answers = http.Endpoints(
             "shop",
             self.board,
             self.metrics,
             Commands(self.signal, self.control, check),
+            LongPolls(self.waits, most=2),
             ready_lag=timedelta(seconds=60),
         )
         made = http.app(answers, token=self.token)

@@ -41,6 +41,7 @@ from lakemark.connectors.database import (
     TableCut,
     Watermark,
 )
+from lakemark.connectors.log_place import LogEnd, LogPlace, offsets_of, unreadable
 from lakemark.connectors.preparation import Script, Statement, ToPrepare
 from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 from lakemark.connectors.refusals import Refusal
@@ -104,6 +105,37 @@ class ToyProof:
 
     def shows(self, watermark: Watermark) -> bool:
         return watermark.after.life == self.life and watermark.bound <= self.place
+
+
+@dataclass(frozen=True)
+class ToyPlace:
+    """A place in its log; the connector commits it as it is."""
+
+    place: bytes
+
+    @property
+    def text(self) -> str:
+        return self.place.hex()
+
+    def is_sent(self, entries: Sequence[Mapping[str, Any]], *, server: str) -> bool:
+        return any(offset["place"] >= self.text for offset in offsets_of(entries, server))
+
+    def is_passed(self, position: bytes) -> bool:
+        return position[4:] >= self.place
+
+
+@dataclass
+class ToyLogEnd:
+    server: ToyServer
+
+    def place(self) -> ToyPlace:
+        return ToyPlace(self.server.place())
+
+    def move(self) -> bool:
+        return False
+
+    def drop(self) -> None:
+        """There is no session."""
 
 
 class ToyReader:
@@ -362,6 +394,15 @@ class ToyDatabase(Database):
 
     def window_writer(self, table: str, *, name: str) -> ToyWindows:
         return ToyWindows(self.server)
+
+    @staticmethod
+    def log_place(text: str) -> LogPlace:
+        if not text.strip() or set(text) - set("0123456789abcdef"):
+            raise unreadable(text, "the place in hexadecimal digits")
+        return ToyPlace(bytes.fromhex(text))
+
+    def log_end(self, table: str, *, name: str) -> LogEnd:
+        return ToyLogEnd(self.server)
 
     def questions(self, *, name: str) -> ToyQuestions:
         return ToyQuestions(self.server)

@@ -25,15 +25,21 @@ Read = Callable[[str, int], list[object]]
 
 
 def duckdb_rows(path: str, columns: str, version: int) -> list[tuple[Any, ...]]:
+    """The rows of a version, as DuckDB reads them."""
+    with duckdb_with_delta() as database:
+        query = f"SELECT {columns} FROM delta_scan('{path}', version => {version})"
+        return database.execute(query).fetchall()
+
+
+def duckdb_with_delta() -> duckdb.DuckDBPyConnection:
     """DuckDB reads Delta by an extension of its own, which comes as a package here."""
     spec = importlib.util.find_spec("duckdb_extension_delta")
     assert spec is not None
     assert spec.origin is not None
     (extension,) = Path(spec.origin).parent.rglob("delta.duckdb_extension")
-    with duckdb.connect() as database:
-        database.execute(f"LOAD '{extension}'")
-        query = f"SELECT {columns} FROM delta_scan('{path}', version => {version})"
-        return database.execute(query).fetchall()
+    database = duckdb.connect()
+    database.execute(f"LOAD '{extension}'")
+    return database
 
 
 def with_duckdb(path: str, version: int) -> list[object]:

@@ -1,4 +1,5 @@
-"""The command line. Exit codes: 0 ok, 1 failure, 2 usage, 3 configuration.
+"""The command line. Exit codes: 0 ok, 1 failure, 2 usage, 3 configuration, 4 the
+time of a wait is over.
 
 Commands import what they need when they run: ``validate`` loads neither Spark nor a Kafka client.
 """
@@ -12,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lakemark.cli import dlq_cli, presentation, snapshot_cli, verify_cli
+from lakemark.cli import dlq_cli, presentation, snapshot_cli, verify_cli, wait_cli
 from lakemark.cli.invocation import (
     CONFIGURATION,
     FAILED,
@@ -47,6 +48,7 @@ app.add_typer(table_app, name="table")
 app.add_typer(snapshot_cli.app, name="snapshot")
 app.add_typer(dlq_cli.app, name="dlq")
 app.command("verify")(verify_cli.verify)
+app.command("wait")(wait_cli.wait)
 
 
 TableArgument = Annotated[str, typer.Argument(help="schema.table", show_default=False)]

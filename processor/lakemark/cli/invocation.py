@@ -1,6 +1,7 @@
 """One invocation of the command line: configuration, log, exit code, one screen per error.
 
-Exit codes: 0 ok, 1 failure, 2 usage, 3 configuration.
+Exit codes: 0 ok, 1 failure, 2 usage, 3 configuration, 4 the
+time of a wait is over.
 """
 
 import functools
@@ -25,6 +26,7 @@ OK: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
 CONFIGURATION: Final = 3
+TIMED_OUT: Final = 4
 
 _debug = False
 P = ParamSpec("P")

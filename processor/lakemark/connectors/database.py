@@ -9,6 +9,7 @@ which watermarks it shows, and ask for the server's life.
     WindowWriter   rows that open and close windows, which come back in the log
     TableQuestions questions for signals: filters, keys, the transaction that a read waits for
     LogWatch       the reader of the log and its place, for operators
+    LogEnd         where the log ends now (`log_place`)
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from lakemark.connectors.catalog_changes import (
     TableLook,
 )
 from lakemark.connectors.connector_traits import ConnectorTraits
+from lakemark.connectors.log_place import LogEnd, LogPlace
 from lakemark.connectors.preparation import Script, ToPrepare
 from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 from lakemark.connectors.refusals import Refusal
@@ -535,6 +537,14 @@ class Database(Protocol):
             empty if the connector has committed none, or is in a snapshot of its own.
         """
 
+    @staticmethod
+    def log_place(text: str) -> LogPlace:
+        """Return the place in the log that a text names, as the database prints it.
+
+        Raises:
+            RefusedError: ``bad-value``: none.
+        """
+
     # -- before the first start
 
     @staticmethod
@@ -624,6 +634,14 @@ class Database(Protocol):
 
         Args:
             table: the connector's signal table.
+            name: of the session, as the database shows it.
+        """
+
+    def log_end(self, table: str, *, name: str) -> LogEnd:
+        """Return what tells where the log ends.
+
+        Args:
+            table: the connector's signal table; empty if it has none.
             name: of the session, as the database shows it.
         """
 

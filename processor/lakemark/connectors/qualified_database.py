@@ -34,6 +34,7 @@ from lakemark.connectors.database import (
     TableQuestions,
     WindowWriter,
 )
+from lakemark.connectors.log_place import LogEnd
 from lakemark.connectors.refusals import Refusal
 from lakemark.connectors.table_choice import Choice
 from lakemark.errors import TableError
@@ -194,6 +195,10 @@ class QualifiedDatabase:
     def window_writer(self, table: str, *, name: str) -> WindowWriter:
         """See `Database`."""
         return self._inner.window_writer(self._names.bare(table) if table else "", name=name)
+
+    def log_end(self, table: str, *, name: str) -> LogEnd:
+        """See `Database`."""
+        return self._inner.log_end(self._names.bare(table) if table else "", name=name)
 
     def questions(self, *, name: str) -> TableQuestions:
         """See `Database`."""

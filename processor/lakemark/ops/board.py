@@ -233,6 +233,11 @@ class Board:
             every = self._captured.union(self._state.tables)
             return frozenset(name for name in every if unqualified(connector, name) is not None)
 
+    def applied(self) -> PipelineState:
+        """Return the tables as the newest batch has left them, durably; nobody changes it."""
+        with self._lock:
+            return self._state
+
     def status(self) -> Status:
         """Return everything, as it is now."""
         with self._lock:

@@ -50,6 +50,9 @@ class TableReader(Protocol):
     def schema(self) -> pa.Schema | None:
         """Return its columns under the source's names, without `_cdc`; None without a table."""
 
+    def version(self) -> int | None:
+        """Return the number of its newest version; None without a table."""
+
     def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the rows that are not marked deleted, in pieces of some size and in no order.
 

@@ -18,7 +18,7 @@ import structlog
 
 from lakemark.errors import DependencyError, LakemarkError
 from lakemark.model.control import Fence
-from lakemark.model.offsets import has_passed
+from lakemark.model.offsets import has_passed, lowered
 from lakemark.snapshot.ports import Committed, Executor, WindowLog
 from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.snapshot_state import SnapshotState
@@ -122,20 +122,10 @@ class OutputFrontier:
         )
 
     def _answered(self, committed: Committed) -> None:
-        """Take an answer of Connect's; one given before is waited for first.
-
-        Of that one, topics that are gone count no more, and those made anew count to their new end.
-        """
+        """Take an answer of Connect's; one given before is waited for first, see `lowered`."""
         self._asking = False
         before = self._waits_for
         if before is not None and committed.position:
-            ends = {
-                topic: {
-                    n: min(end, committed.ends[topic].get(n, 0)) for n, end in partitions.items()
-                }
-                for topic, partitions in before.ends.items()
-                if topic in committed.ends
-            }
-            self._waits_for = Committed(before.position, ends)
+            self._waits_for = Committed(before.position, lowered(before.ends, committed.ends))
         elif committed.position > self.said:
             self._waits_for = committed

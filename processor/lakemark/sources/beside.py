@@ -6,6 +6,7 @@
 | catalog watch | finds and follows what no event tells |
 | source watch | shows whether changes come to Kafka (`ops.feeds`) |
 | coordinator | takes snapshots on signals |
+| sent events | asks how far the connector is, while somebody waits for it (`ops.waits`) |
 
 Each connector has its own of each: who is away is waited for by nobody else.
 """
@@ -25,6 +26,7 @@ from lakemark.model.schema import TableSchema
 from lakemark.ops import feeds
 from lakemark.ops.board import Board
 from lakemark.ops.catalog_watch import CatalogWatch
+from lakemark.ops.sent_events import ConnectorEvents
 from lakemark.settings.config import Config
 from lakemark.sink import formats
 from lakemark.sink.names import folder_of
@@ -59,6 +61,7 @@ class Beside:
         board: is told what is seen.
         state: the tables as the newest batch left them.
         every: the qualifiers of all connectors, of those too that are away.
+        sent_events: how far each connector is, for who waits.
     """
 
     config: Config
@@ -73,8 +76,13 @@ class Beside:
     _worlds: list[Adapters] = field(default_factory=list)
     _snapshots: list[Snapshots] = field(default_factory=list)
     _watches: list[Watch] = field(default_factory=list)
+    sent_events: list[ConnectorEvents] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.sent_events = [
+            ConnectorEvents(one.config, one.connector, one.connector.name if one.qualifier else "")
+            for one in self.sources.of
+        ]
         for source in self.sources.of:
             tell = partial(self.board.catalog, connector=source.qualifier)
             self._catalogs.append(
@@ -107,6 +115,8 @@ class Beside:
             for source, catalog in beside:
                 self._snapshots.append(stack.enter_context(self._coordinator(source, catalog)))
             stack.callback(self._end_snapshots)
+            for one in self.sent_events:
+                stack.callback(one.close)
             yield self
 
     def _wait_for_looks(self, stopping: threading.Event) -> None:
@@ -155,6 +165,17 @@ class Beside:
     def hasty(self) -> bool:
         """Say whether any run makes progress, see `Snapshots.hasty`."""
         return any(one.hasty for one in self._snapshots)
+
+    def newest_version(self, table: str) -> int | None:
+        """Return the number of a table's newest version in the lake; None if there is none.
+
+        Raises:
+            DependencyError: the lake does not answer or refuses.
+            TableError: the folder holds something else.
+        """
+        lake = self.config.lake
+        path = folder_of(lake, table)
+        return formats.format_of(lake).reader_of(path, lake.options()).version()
 
     # -- what the batches ask for -----------------------------------------------------------------
 

@@ -93,7 +93,7 @@ def test_events_of_one_of_several_connectors_are_of_its_tables(table, kind):
 
 NAMELESS = {
     *("traits", "checks", "look_form", "table_form", "mended", "check_url", "check_condition"),
-    *("check_file", "key_texts", "committed_position", "wanted_settings", "script"),
+    *("check_file", "key_texts", "committed_position", "log_place", "wanted_settings", "script"),
     *("are_fills", "missing_values"),
     "schemas_of_file",  # asked of the kind, see `catalog_of`
 }

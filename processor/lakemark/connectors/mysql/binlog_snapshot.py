@@ -149,13 +149,18 @@ def place_at(session: Session, name: str, pos: int) -> BinlogPlace:
     """
     file = number_of(name)
     if file is None:
-        raise ConfigError(
-            "the server writes no binary log",
-            hint="set database.url to the server that the connector reads, with log_bin",
-        )
+        raise no_log()
     status = "information_schema" if session.is_mariadb else "performance_schema"
     ((server, start),) = session.execute(_SERVER.format(status))
     return BinlogPlace(Server(int(server), int(start)), file, pos)
+
+
+def no_log() -> ConfigError:
+    """Return the error of a server that writes no log."""
+    return ConfigError(
+        "the server writes no binary log",
+        hint="set database.url to the server that the connector reads, with log_bin",
+    )
 
 
 def may_ask(session: Session) -> bool:

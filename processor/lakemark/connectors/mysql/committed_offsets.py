@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lakemark.connectors.log_place import offsets_of
 from lakemark.connectors.mysql.binlog_place import newest_of
 from lakemark.connectors.mysql.positions import number_of, pack
 from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
@@ -35,12 +36,7 @@ def committed_place(
     it comes to new ones.
     """
     newest = NOWHERE
-    for entry in entries:
-        place, offset = entry.get("partition"), entry.get("offset")
-        if not isinstance(place, Mapping) or place.get("server") != server:
-            continue
-        if not isinstance(offset, Mapping) or offset.get("snapshot"):
-            continue
+    for offset in offsets_of(entries, server):
         file, pos = offset.get("file"), offset.get("pos")
         number = number_of(file) if isinstance(file, str) else None
         if number is not None and isinstance(pos, int) and pos >= 0:

@@ -29,6 +29,7 @@ from lakemark.connectors.database import (
     Watermark,
     WindowWriter,
 )
+from lakemark.connectors.log_place import LogEnd, LogPlace
 from lakemark.connectors.mysql import (
     catalog_differences,
     checks_server,
@@ -45,10 +46,11 @@ from lakemark.connectors.mysql.chunk_reader import MySqlReader
 from lakemark.connectors.mysql.committed_offsets import committed_position
 from lakemark.connectors.mysql.connector_settings import MARIADB_TRAITS, TRAITS
 from lakemark.connectors.mysql.facts_database import DatabaseWatch, database_facts
+from lakemark.connectors.mysql.log_place import BinlogEnd
 from lakemark.connectors.mysql.mysql_errors import translated
 from lakemark.connectors.mysql.mysql_session import BRIEFLY, LOCK_TIMEOUT, KeptSession
 from lakemark.connectors.mysql.mysql_url import DatabaseAddress
-from lakemark.connectors.mysql.mysql_windows import window_place
+from lakemark.connectors.mysql.mysql_windows import end_text, window_place
 from lakemark.connectors.mysql.own_log import other_log, whose_log
 from lakemark.connectors.mysql.planned_tables import planned_tables
 from lakemark.connectors.preparation import Script, ToPrepare
@@ -117,6 +119,11 @@ class MySqlDatabase(Database):
         return committed_position(entries, epoch, server=server)
 
     @staticmethod
+    def log_place(text: str) -> LogPlace:
+        """See `Database`."""
+        return BinlogEnd.parse(text)
+
+    @staticmethod
     def wanted_settings(wanted: ToPrepare) -> list[Mistake]:
         """See `Database`."""
         return [*database_script.wanted_settings(wanted)]
@@ -168,6 +175,10 @@ class MySqlDatabase(Database):
     def window_writer(self, table: str, *, name: str) -> WindowWriter:  # noqa: ARG002
         """See `Database`."""
         return MySqlWindows(self._access, name)
+
+    def log_end(self, table: str, *, name: str) -> LogEnd:  # noqa: ARG002
+        """See `Database`."""
+        return MySqlLogEnd(self._access, name)
 
     def questions(self, *, name: str) -> TableQuestions:
         """See `Database`."""
@@ -297,6 +308,29 @@ class MySqlWindows:
     def cancel(self) -> None:
         """See `WindowWriter`."""
         self.kept.cancel()
+
+
+class MySqlLogEnd:
+    """The `LogEnd`. Nothing is written: heartbeats show how far a silent connector is."""
+
+    def __init__(self, access: DatabaseAccess, name: str) -> None:
+        self.kept = KeptSession(
+            access.config, name=name, statement_timeout=_BRIEF_TIMEOUT, lock_timeout=BRIEFLY,
+            idle=timedelta(minutes=5),
+        )  # fmt: skip
+
+    def place(self) -> LogPlace:
+        """See `LogEnd`."""
+        with translated():
+            return BinlogEnd.parse(end_text(self.kept.checked()))
+
+    def move(self) -> bool:
+        """See `LogEnd`."""
+        return False
+
+    def drop(self) -> None:
+        """See `LogEnd`."""
+        self.kept.drop()
 
 
 class MySqlQuestions:

@@ -1,4 +1,4 @@
-"""The beginning of a snapshot's window in the log of MySQL or MariaDB, in place of a row."""
+"""The end of the log of MySQL or MariaDB: a snapshot's window begins there, in place of a row."""
 
 import time
 from typing import Final
@@ -6,17 +6,25 @@ from typing import Final
 import pymysql
 
 from lakemark.connectors.mysql.binlog_place import BinlogPlace, covers
-from lakemark.connectors.mysql.binlog_snapshot import log_end, place_at, snapshot_place
+from lakemark.connectors.mysql.binlog_snapshot import (
+    NO_PRIVILEGE,
+    log_end,
+    log_status,
+    no_log,
+    place_at,
+    snapshot_place,
+)
 from lakemark.connectors.mysql.mysql_errors import number_of as number_in
 from lakemark.connectors.mysql.mysql_session import Session
 from lakemark.connectors.mysql.positions import number_of
-from lakemark.errors import DependencyError
+from lakemark.errors import ConfigError, DependencyError
 
 _END: Final = "SHOW MASTER STATUS"
 # Needs no right. It moves as a group of commits is written, before anybody may read that.
 _LOGGED: Final = "SELECT @@gtid_binlog_pos"
 # Reads the file of the log from its beginning up to the place, unless it has an index (11.4).
 _TRANSACTIONS: Final = "SELECT BINLOG_GTID_POS(%s, %s)"
+_EXECUTED: Final = "SELECT @@global.gtid_executed"
 _REFUSED: Final = 1227
 
 _AT_ONCE_S: Final = 0.1  # a commit takes milliseconds
@@ -58,6 +66,33 @@ def window_place(session: Session) -> BinlogPlace:
         if passed > _WITHIN_S:
             raise _unfinished(logged)
         time.sleep(_PAUSE_S)
+
+
+def end_text(session: Session) -> str:
+    """Return where the log ends: behind all commits that anybody was told of.
+
+    Args:
+        session: outside a transaction.
+
+    Returns:
+        file and offset, and the transactions before them; see `log_place`.
+
+    Raises:
+        ConfigError: the server writes no log, or tells neither without a right.
+        pymysql.MySQLError: as the server says.
+    """
+    statement = _LOGGED if session.is_mariadb else _EXECUTED
+    try:
+        name, pos = (snapshot_place if session.is_mariadb else log_status)(session)
+    except ConfigError as error:
+        ((gtids,),) = session.execute(statement)
+        if error.code != NO_PRIVILEGE or not gtids:
+            raise
+        return "".join(gtids.split())
+    if not name:
+        raise no_log()
+    ((gtids,),) = session.execute(statement)  # afterwards: they are no fewer than at the place
+    return f"{name}:{pos} {''.join((gtids or '').split())}".strip()
 
 
 def _end(session: Session) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lakemark.connectors.log_place import offsets_of
 from lakemark.connectors.postgres.positions import of_stream, pack
 
 
@@ -22,12 +23,7 @@ def committed_position(entries: Sequence[Mapping[str, Any]], epoch: int, *, serv
         empty if the connector has none, or is in a snapshot of its own.
     """
     newest = b""
-    for entry in entries:
-        place, offset = entry.get("partition"), entry.get("offset")
-        if not isinstance(place, Mapping) or place.get("server") != server:
-            continue
-        if not isinstance(offset, Mapping) or offset.get("snapshot"):
-            continue
+    for offset in offsets_of(entries, server):
         last, own = offset.get("lsn_commit"), offset.get("lsn")
         parts = of_stream(f'["{last}","{own}"]' if last is not None else None, None)
         if own is not None and parts is not None:

@@ -29,6 +29,7 @@ from lakemark.connectors.database import (
     Watermark,
     WindowWriter,
 )
+from lakemark.connectors.log_place import LogEnd, LogPlace
 from lakemark.connectors.postgres import (
     catalog_differences,
     checks_database,
@@ -46,6 +47,7 @@ from lakemark.connectors.postgres.chunk_reader import PostgresReader
 from lakemark.connectors.postgres.committed_offsets import committed_position
 from lakemark.connectors.postgres.connector_settings import SLOT, TRAITS, sends_truncates, slot_of
 from lakemark.connectors.postgres.facts_database import DatabaseWatch, database_facts
+from lakemark.connectors.postgres.log_place import Lsn
 from lakemark.connectors.postgres.planned_tables import planned_tables
 from lakemark.connectors.postgres.postgres_fills import read_values
 from lakemark.connectors.postgres.postgres_keys import column_types, key_columns, try_condition
@@ -115,6 +117,11 @@ class PostgresDatabase(Database):
         return committed_position(entries, epoch, server=server)
 
     @staticmethod
+    def log_place(text: str) -> LogPlace:
+        """See `Database`."""
+        return Lsn.parse(text)
+
+    @staticmethod
     def wanted_settings(wanted: ToPrepare) -> list[Mistake]:
         """See `Database`."""
         return [*database_script.wanted_settings(wanted)]
@@ -166,6 +173,10 @@ class PostgresDatabase(Database):
     def window_writer(self, table: str, *, name: str) -> WindowWriter:
         """See `Database`."""
         return PostgresWindows(self._access, table, name)
+
+    def log_end(self, table: str, *, name: str) -> LogEnd:
+        """See `Database`."""
+        return PostgresLogEnd(self._access, table, name)
 
     def questions(self, *, name: str) -> TableQuestions:
         """See `Database`."""
@@ -293,6 +304,34 @@ class PostgresWindows:
     def cancel(self) -> None:
         """See `WindowWriter`."""
         self.kept.cancel()
+
+
+class PostgresLogEnd:
+    """PostgreSQL's `LogEnd`; it moves by a row of the signal table."""
+
+    def __init__(self, access: DatabaseAccess, table: str, name: str) -> None:
+        self._access, self._table = access, table
+        self.kept = KeptSession(
+            access.config, name=name, statement_timeout=_BRIEF_TIMEOUT, lock_timeout=BRIEFLY,
+            idle="5min",
+        )  # fmt: skip
+
+    def place(self) -> LogPlace:
+        """See `LogEnd`."""
+        return postgres_windows.log_end(self.kept.checked())
+
+    def move(self) -> bool:
+        """See `LogEnd`."""
+        if not self._table:
+            return False
+        session = self.kept.checked()
+        postgres_windows.require_published(session, self._table, self._access.connector)
+        postgres_windows.write_mark(session, self._table)
+        return True
+
+    def drop(self) -> None:
+        """See `LogEnd`."""
+        self.kept.drop()
 
 
 class PostgresQuestions:

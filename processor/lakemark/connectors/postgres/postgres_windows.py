@@ -14,8 +14,10 @@ The table, where there is none (then set ``signal.data.collection``, and add it 
     );
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
+from uuid import uuid4
 
 import msgspec
 from psycopg import errors
@@ -23,6 +25,7 @@ from psycopg import errors
 from lakemark.connectors.database import OpenWindow, Proof, Watermark
 from lakemark.connectors.postgres.column_sql import quoted
 from lakemark.connectors.postgres.key_sql import escaped
+from lakemark.connectors.postgres.log_place import Lsn
 from lakemark.connectors.postgres.postgres_publication import unpublished
 from lakemark.connectors.postgres.postgres_session import (
     Session,
@@ -32,7 +35,7 @@ from lakemark.connectors.postgres.postgres_session import (
 )
 from lakemark.connectors.postgres.visibility import Blocker, Snapshot, bound_of
 from lakemark.connectors.refusals import refusals
-from lakemark.errors import ConfigError
+from lakemark.errors import ConfigError, DependencyError
 from lakemark.settings.table_id import pair_of
 
 _COLUMNS: Final = """
@@ -54,6 +57,12 @@ SELECT pg_catalog.set_config('synchronous_commit',
 _WAL: Final = """
 SELECT (pg_catalog.pg_current_wal_insert_lsn() - '0/0'::pg_catalog.pg_lsn)::bigint
 """
+# What was committed without waiting for the disk is visible, and inserted, before it is written.
+_END: Final = """
+SELECT CASE WHEN NOT pg_catalog.pg_is_in_recovery()
+       THEN pg_catalog.pg_current_wal_insert_lsn()::text END
+"""
+_MARK: Final = '{"message": "lakemark asks how far the connector is"}'
 _NEXT_XID: Final = "SELECT pg_catalog.pg_current_xact_id()"
 # Locks show transaction ids to everybody, pg_stat_activity to pg_read_all_stats.
 _BLOCKER: Final = """
@@ -104,39 +113,84 @@ def write_window(
         columns = _columns(session, table)
         server = current_snapshot(session).server
         rows = [(kind, w) for kind, w in (("close", closes), ("open", opens)) if w is not None]
-        names = ", ".join(escaped(name) for name in columns)
-        schema, name = pair_of(table)
-        target = escaped(schema, name)
-        insert = f"INSERT INTO {target} ({names}) VALUES (%s, %s, %s)"  # noqa: S608 (quoted)
-        try:
-            with session.transaction():
-                session.execute(_STRENGTH)
-                bound = bound_of(_wal(session))
-                for kind, window in rows:
-                    data = {
-                        "run": window.run,
-                        "oldest": str(window.oldest),
-                        "server": str(server),
-                        "bound": bound.hex(),
-                    }
-                    text = msgspec.json.encode(data).decode()
-                    values = [f"{window.uuid}-{kind}", f"snapshot-window-{kind}", text]
-                    session.execute(insert.encode(), values)
-        except errors.InsufficientPrivilege as error:
-            raise ConfigError(
-                f"lakemark's user may not write into {table}",
-                code="signal-table-privilege",
-                hint=grant("INSERT", table),
-            ) from error
-        except (errors.IntegrityError, errors.DataError, errors.ProgrammingError) as error:
-            raise ConfigError(
-                f"{table} does not take a window row (error {error.sqlstate})",
-                code="signal-table-refuses",
-                hint=_alter(table, columns),
-            ) from error
+        with _inserting(session, table, columns) as insert:
+            session.execute(_STRENGTH)
+            bound = bound_of(_wal(session))
+            for kind, window in rows:
+                data = {
+                    "run": window.run,
+                    "oldest": str(window.oldest),
+                    "server": str(server),
+                    "bound": bound.hex(),
+                }
+                text = msgspec.json.encode(data).decode()
+                insert(f"{window.uuid}-{kind}", f"snapshot-window-{kind}", text)
         session.execute(_NEXT_XID)
         after = current_snapshot(session)
     return after if opens is None else Watermark(str(opens.uuid), after, bound)
+
+
+def write_mark(session: Session, table: str) -> None:
+    """Write a row that says nothing, for the connector to send: Debezium's signal `log`.
+
+    Args:
+        session: of `connect`, outside a transaction.
+        table: as `write_window` has it.
+
+    Raises:
+        ConfigError, DependencyError: as `write_window`.
+    """
+    with translated():
+        columns = _columns(session, table)
+        with _inserting(session, table, columns) as insert:
+            insert(f"{uuid4()}-mark", "log", _MARK)
+
+
+@contextmanager
+def _inserting(
+    session: Session, table: str, columns: list[str]
+) -> Iterator[Callable[[str, str, str], None]]:
+    """Begin a transaction that inserts rows into the signal table; it commits with the block."""
+    names = ", ".join(escaped(name) for name in columns)
+    schema, name = pair_of(table)
+    target = escaped(schema, name)
+    statement = f"INSERT INTO {target} ({names}) VALUES (%s, %s, %s)"  # noqa: S608 (quoted)
+
+    def insert(name: str, kind: str, data: str) -> None:
+        session.execute(statement.encode(), [name, kind, data])
+
+    try:
+        with session.transaction():
+            yield insert
+    except errors.InsufficientPrivilege as error:
+        raise ConfigError(
+            f"lakemark's user may not write into {table}",
+            code="signal-table-privilege",
+            hint=grant("INSERT", table),
+        ) from error
+    except (errors.IntegrityError, errors.DataError, errors.ProgrammingError) as error:
+        raise ConfigError(
+            f"{table} does not take a row of lakemark's (error {error.sqlstate})",
+            code="signal-table-refuses",
+            hint=_alter(table, columns),
+        ) from error
+
+
+def log_end(session: Session) -> Lsn:
+    """Return where the log ends: behind all commits that anybody was told of.
+
+    Raises:
+        DependencyError: it is away, or a standby, whose log ends behind that of its primary.
+    """
+    with translated():
+        row = session.execute(_END).fetchone()
+    if row is None or row[0] is None:
+        raise DependencyError(
+            "the database is a standby: the log of its primary may go further",
+            code="database-is-standby",
+            hint="set database.url to the primary, or give a position that it prints",
+        )
+    return Lsn.parse(str(row[0]))
 
 
 def require_published(session: Session, table: str, settings: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@
 | `/metrics` | Prometheus's text format |
 | `/v1/status` | everything the board knows (`schemas/status.json`) |
 | `/v1/history` | the last hour in stretches of ten seconds |
+| `/v1/wait` | 200 as soon as everything up to a place of the log is visible, else 202 in time |
 | `POST /v1/signals` | 202 and the signal's id, or 400 and why it is refused |
 | `POST /v1/tables/{table}/pause`, `…/resume` | 202 and the control record's id |
 
@@ -23,6 +24,7 @@ import msgspec
 import structlog
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
+from msgspec import to_builtins
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
@@ -37,6 +39,7 @@ from lakemark.ops.board import Board
 from lakemark.ops.http import commands
 from lakemark.ops.http.commands import PAUSE, RESUME, Commands
 from lakemark.ops.http.gate import Gate, refused
+from lakemark.ops.http.waiting import LongPolls
 from lakemark.ops.metrics import Metrics
 from lakemark.ops.status import as_told
 from lakemark.settings import masking
@@ -79,6 +82,7 @@ class Endpoints:
         board: what is answered.
         numbers: the metrics.
         does: where commands go.
+        waits: looks at what is visible.
         ready_lag: how far behind a table may be for `/readyz`.
     """
 
@@ -88,11 +92,13 @@ class Endpoints:
         board: Board,
         numbers: Metrics,
         does: Commands,
+        waits: LongPolls,
         *,
         ready_lag: timedelta,
     ) -> None:
         self._pipeline, self._board, self._metrics = pipeline, board, numbers
         self._commands, self._ready_lag = does, ready_lag
+        self._waits = waits
         self._at_once = CapacityLimiter(_COMMANDS)
 
     def routes(self) -> list[Route]:
@@ -104,6 +110,7 @@ class Endpoints:
             Route("/metrics", self.metrics),
             Route("/v1/status", self.status),
             Route("/v1/history", self.history),
+            Route("/v1/wait", self.wait),
             Route("/v1/signals", self.signals, methods=["POST"]),
             Route("/v1/tables/{table:name}/pause", self.pause, methods=["POST"]),
             Route("/v1/tables/{table:name}/resume", self.resume, methods=["POST"]),
@@ -114,14 +121,14 @@ class Endpoints:
         found = health.not_alive(self._board.status())
         if found is None:
             return self._json(200, {"status": "ok"})
-        reason = masking.explained(msgspec.to_builtins(found))
+        reason = masking.explained(to_builtins(found))
         return self._json(503, {"status": "failing", **reason})
 
     def readyz(self, _: Request) -> Response:
         """Say whether the tables are recent."""
         found = health.not_ready(self._board.status(), self._ready_lag)
         words = "not ready" if found else "ok"
-        reasons = masking.explained(msgspec.to_builtins(found))
+        reasons = masking.explained(to_builtins(found))
         return self._json(503 if found else 200, {"status": words, "reasons": reasons})
 
     def metrics(self, _: Request) -> Response:
@@ -135,6 +142,21 @@ class Endpoints:
     def history(self, _: Request) -> Response:
         """Return the last hour."""
         return self._json(200, self._board.history())
+
+    async def wait(self, request: Request) -> Response:
+        """Wait until everything up to a place of the log is visible in tables.
+
+        A script of another site cannot read the answer, and must not have rows written into the
+        signal table either.
+        """
+        if request.headers.get("sec-fetch-site", "") == "cross-site":
+            hint = "use a program that sends no such header"
+            return refused(403, "cross-site", "the request comes from a page of another site", hint)
+        try:
+            found = await self._waits.answer(request)
+        except LakemarkError as error:
+            return _refusal(error)
+        return self._json(200 if found.visible else 202, masking.explained(to_builtins(found)))
 
     async def signals(self, request: Request) -> Response:
         """Write a signal; its answer is a notification, and in `/v1/status`."""
@@ -177,11 +199,8 @@ class Endpoints:
     def _asked(self, act: Callable[[], dict[str, str]]) -> Response:
         try:
             return self._json(202, act())
-        except RefusedError as error:
-            status = 404 if error.code == "unknown-table" else 400
-            return refused(status, error.code, error.message, error.hint)
         except LakemarkError as error:
-            return refused(503, error.code, masking.own(error.message), error.hint)
+            return _refusal(error)
 
     def _json(self, status: int, value: Any) -> Response:
         return Response(msgspec.json.encode(value), status, media_type=_JSON)
@@ -192,6 +211,14 @@ def app(answers: Endpoints, *, token: str | None) -> ASGIApp:
     handlers = {HTTPException: _unknown, Exception: _broken}
     inner = Starlette(routes=answers.routes(), exception_handlers=handlers)
     return Gate(inner, token=token)
+
+
+def _refusal(error: LakemarkError) -> Response:
+    """Return the answer to a request that is refused, or that cannot be carried out now."""
+    if isinstance(error, RefusedError):
+        status = 404 if error.code == "unknown-table" else 400
+        return refused(status, error.code, error.message, error.hint)
+    return refused(503, error.code, masking.own(error.message), error.hint)
 
 
 def _page(path: str) -> Callable[[Request], Response]:

@@ -21,7 +21,9 @@ from lakemark.ops.board import Board
 from lakemark.ops.http import http
 from lakemark.ops.http.commands import Commands
 from lakemark.ops.http.connections import AT_ONCE, Connection, Connections, most_connections
+from lakemark.ops.http.waiting import LongPolls
 from lakemark.ops.metrics import Metrics
+from lakemark.ops.waits import Waits
 from lakemark.settings.config import Config
 from lakemark.settings.masking import foreign
 from lakemark.settings.units import host_port
@@ -37,7 +39,11 @@ _QUEUE: Final = 1024  # the kernel keeps these until it is their turn
 
 @contextmanager
 def serving(
-    config: Config, board: Board, numbers: Metrics, does: Commands | None = None
+    config: Config,
+    board: Board,
+    numbers: Metrics,
+    does: Commands | None = None,
+    waits: Waits | None = None,
 ) -> Iterator[None]:
     """Answer requests while the block runs, where `http.bind` says; not at all where it is none.
 
@@ -46,6 +52,7 @@ def serving(
         board: what is answered.
         numbers: the metrics.
         does: where commands go; default: the topics.
+        waits: looks at what is visible; default: nothing can be waited for.
     """
     place = _bound(config.http.bind) if config.http.bind else None
     if place is None:
@@ -57,6 +64,7 @@ def serving(
         board,
         numbers,
         does or _commands(config),
+        LongPolls(waits or Waits(board), most=most_connections() // 2),
         ready_lag=config.http.ready_lag,
     )
     server = _Server(http.app(answers, token=token), place)

@@ -65,8 +65,15 @@ def is_adopted(table: Opened) -> bool:
     return bool(table.metadata().configuration.get(ENGINE) == SPARK_MERGE)
 
 
-def open_table(path: str, storage_options: Options = None) -> DeltaTable | None:
+def open_table(
+    path: str, storage_options: Options = None, *, with_files: bool = True
+) -> DeltaTable | None:
     """The newest version of the table, None if there is none.
+
+    Args:
+        path: its folder.
+        storage_options: of delta-rs.
+        with_files: whether it is to be read, and not only asked for its version.
 
     Raises:
         DependencyError: the lake does not answer or refuses.
@@ -74,7 +81,11 @@ def open_table(path: str, storage_options: Options = None) -> DeltaTable | None:
     """
     with told(path):
         try:
-            return DeltaTable(path, storage_options=dict(storage_options or {}) or None)
+            return DeltaTable(
+                path,
+                storage_options=dict(storage_options or {}) or None,
+                without_files=not with_files,
+            )
         except TableNotFoundError:
             return None
 

@@ -42,6 +42,11 @@ class DeltaReader:
             return None
         return source_schema(pa.schema(table.schema().to_arrow()))
 
+    def version(self) -> int | None:
+        """Return the number of its newest version; reads no list of files."""
+        table = open_table(self.path, self.options, with_files=False)
+        return None if table is None else table.version()
+
     def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the rows that are not marked deleted."""
         table = open_table(self.path, self.options)
