@@ -33,6 +33,7 @@ from lakemark.ops.status import (
     PipelineNow,
     PipelineWord,
     SourceNow,
+    SourceProblem,
     Status,
     Stretch,
     TableNow,
@@ -237,6 +238,12 @@ class Board:
         """Return the tables as the newest batch has left them, durably; nobody changes it."""
         with self._lock:
             return self._state
+
+    def source_problem(self, connector: str = "") -> SourceProblem | None:
+        """Return why no changes come of a connector, if that is known; the cause before others."""
+        with self._lock:
+            source = self._side(connector).source
+            return next(iter(source.problems), None) if source is not None else None
 
     def status(self) -> Status:
         """Return everything, as it is now."""

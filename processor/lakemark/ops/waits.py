@@ -26,6 +26,7 @@ from lakemark.errors import DependencyError, LakemarkError, RefusedError, cut, n
 from lakemark.model import positions
 from lakemark.model.offsets import Offsets, has_passed, lowered, unread
 from lakemark.ops.board import Board
+from lakemark.ops.status import SourceProblem
 from lakemark.ops.visibility import BEHIND, Hindrance, hindrance, passed
 from lakemark.state.tables import PipelineState
 
@@ -165,17 +166,24 @@ class _Goal:
             elif self.ends is None:
                 self.side.move(max(self.since, now - AGAIN_S))
 
-    def lacks(self, state: PipelineState) -> Hindrance | None:
-        """Return what has to come yet; None if everything has."""
+    def lacks(self, state: PipelineState, problem: SourceProblem | None) -> Hindrance | None:
+        """Return what has to come yet; None if everything has.
+
+        Args:
+            state: of the tables.
+            problem: why no changes come at all, if that is known.
+        """
         if self.ends is None:
+            if problem is not None:
+                return Hindrance(problem.code, problem.reason, problem.hint)
             trouble = self.side.trouble
             if trouble is not None:
                 return Hindrance.of(trouble)
             reason = f"the connector has not shown yet that all up to {self.place.text} is in Kafka"
             return Hindrance("waits-for-connector", reason, HINT)
-        left = unread(state.offsets, self.ends)
         if has_passed(state.offsets, self.ends):
             return None
+        left = unread(state.offsets, self.ends)
         return Hindrance(BEHIND, f"{left} records of the connector are to be applied yet")
 
 
@@ -285,7 +293,8 @@ class Waits:
     def _answer(self, wait: Wait, state: PipelineState, table: str) -> TableAnswer:
         goal = wait.goal_of(table)
         found = hindrance(state, table, own_whole=goal.side.own_whole)
-        found = found or (None if table in wait.passed else goal.lacks(state))
+        if found is None and table not in wait.passed:
+            found = goal.lacks(state, self._board.source_problem(goal.side.qualifier))
         if found is None:
             try:
                 return TableAnswer(table, visible=True, version=self._newest(table))

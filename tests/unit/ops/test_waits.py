@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from lakemark.connectors.postgres.positions import pack
 from lakemark.errors import DependencyError, RefusedError, TableError
+from lakemark.ops.status import SourceNow, SourceProblem
 from lakemark.ops.visibility import hindrance, passed
 from lakemark.ops.waits import AGAIN_S, WaitRequest, Waits
 from lakemark.state.table_parts import BY_CONNECTOR, StoredPosition
@@ -151,6 +152,14 @@ def test_events_of_all_partitions_show_it_without_connect():
     assert told.side.asked == 0
 
 
+def test_an_event_from_before_the_place_shows_nothing():
+    state = state_of(a={0: 1, 1: 1}, b={0: 3})
+    told = Told(state)
+    state.applied["t.a"] = {n: StoredPosition(pack(0, 90, 99 + n).hex()) for n in (0, 1)}
+    told.side.counts = {"t.a": 2}
+    assert told.codes(told.waits.begin(WaitRequest((A,)))) == {A: "waits-for-connector"}
+
+
 @pytest.mark.parametrize("counts", [{"t.a": 3}, {}])
 def test_a_partition_that_is_not_read_yet_may_have_something(counts):
     state = state_of(a={0: 1, 1: 1}, b={0: 3})
@@ -184,6 +193,17 @@ def test_what_keeps_the_connector_from_being_asked_is_the_reason():
     wait = told.waits.begin(NOW)
     told.side.trouble = DependencyError("Connect is away", code="connect-unavailable", hint="start")
     assert told.codes(wait) == dict.fromkeys((A, B), "connect-unavailable")
+
+
+def test_a_connector_that_stands_still_is_the_reason_and_its_events_show_it_all_the_same():
+    told = Told(state_of(a={0: 5, 1: 5}, b={0: 3}))
+    wait = told.waits.begin(NOW)
+    paused = SourceProblem("connector-paused", "the connector is PAUSED", "resume it", 1)
+    told.board.source(SourceNow(1, watched=True, problems=(paused,)))
+    found = told.waits.look(wait)
+    assert [(one.code, one.hint) for one in found.tables] == [("connector-paused", "resume it")] * 2
+    told.side.committed, told.side.ends = 100, ENDS
+    assert told.waits.look(wait).visible
 
 
 def test_a_lake_that_does_not_answer_is_no_version():
@@ -283,6 +303,10 @@ class SimulatedLog:
     def send(self, p: int) -> None:
         self.sent[p] = min(self.sent[p] + 1, len(self.own[p]))
 
+    def flow(self, p: int) -> None:
+        self.send(p)
+        self.batch(p)
+
     def commit(self, _: int) -> None:
         """Commit up to the first event that is held back, then ask for the ends."""
         held = [n for p in PARTITIONS for n in self.own[p][self.sent[p] :][:1]]
@@ -305,7 +329,10 @@ class SimulatedLog:
 
 PARTITIONS = range(3)
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["send", "commit", "batch", "look"]), st.sampled_from(PARTITIONS)),
+    st.tuples(
+        st.sampled_from(["send", "flow", "commit", "batch", "look"]), st.sampled_from(PARTITIONS)
+    ),
+    min_size=15,
     max_size=60,
 )
 
