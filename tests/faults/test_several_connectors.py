@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
@@ -70,6 +71,17 @@ class Several:
             found: dict[str, Any] = json.load(answer)
         return {one["name"]: one for one in found["connectors"]}
 
+    def visible(self, asked: str) -> dict[str, Any]:
+        """Wait until all that is asked for is visible; the answer."""
+        address = self.running.lakemark.events("http.listening")[-1]["address"]
+
+        def answer() -> dict[str, Any]:
+            with urlopen(f"{address}/v1/wait?{asked}&timeout=20", timeout=60) as said:
+                found: dict[str, Any] = json.load(said)
+            return found if found["visible"] else {}
+
+        return wait_for(answer, STATE_S, f"{asked} to be visible")
+
     def problems(self, database: Database) -> list[Any]:
         """What the status says of a database's connector."""
         found: list[Any] = self.status()[database.name]["source"]["problems"]
@@ -115,6 +127,22 @@ def test_both_are_equal_after_snapshots_under_load(several: Several):
     ):
         assert runs[name] == "COMPLETED", runs
     assert f"mine@{several.dies.name}" not in runs
+
+
+def test_a_wait_is_for_a_place_of_each_database(several: Several):
+    stays, dies = several.stays, several.dies
+    with Workload(stays, writers=1, seed=5), Workload(dies, writers=1, seed=6):
+        several.running.lakemark.wait_for_batch(STATE_S)
+    answer = several.visible("now=true")
+    places = {one["connector"]: one["position"] for one in answer["positions"]}
+    assert places.keys() == {stays.name, dies.name}
+    for database in (stays, dies):
+        assert several.comparer(database).compare().is_equal
+        own = several.visible(
+            urlencode({"connector": database.name, "position": places[database.name]})
+        )
+        tables = {one["table"] for one in own["tables"]}
+        assert tables == {several.table(database, name) for name in database.tables()}
 
 
 def test_a_database_that_is_killed_is_waited_for_by_its_own_tables_alone(several: Several):
