@@ -98,7 +98,8 @@ EDGES: Final[Mapping[str, str]] = {
     "sink.delta": (
         "chunk_files commits data_files deletion_vectors deletion_vectors_rows delta_format "
         "delta_rs failures maintenance object_client own_tables pending rebuild schema_evolution "
-        "spark_merge spark_merge_driver staging table_actions table_log table_reader table_store"
+        "spark_merge spark_merge_driver staging table_actions table_log table_notes table_reader "
+        "table_store"
     ),
     "sink.output": "dead_letter flushing publisher transaction writers",
     "state": "checkpoint connector_drift control ownership policies recovery takeover",

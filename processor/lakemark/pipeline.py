@@ -30,6 +30,7 @@ from lakemark.model.events import ANY_SOURCE
 from lakemark.model.fills import UNSEEN, Fill
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.offsets import Offsets
+from lakemark.model.proof import PROPERTY, UNPROVED
 from lakemark.model.schema import TableSchema
 from lakemark.ops.status import BatchDone
 from lakemark.plans import AppliedPositions
@@ -240,6 +241,7 @@ class Pipeline:
         start = advance.start_offsets(before, state.offsets)
         self._control(state, before, start, ends)
         self._replace(state, before)
+        self._note_proofs(state, before)
         if new := state.offsets.keys() - before.offsets.keys():
             self.topics_begin(new)
         new_partitions.follow(state, before=before, start=start, end_offsets=self.end_offsets)
@@ -284,6 +286,7 @@ class Pipeline:
         for name, entry in state.tables.items():
             if self.refresh.is_back(name, entry):
                 entry.repair.doubt_all(schema_refresh.MADE_ANEW, state.batch)
+                tables.forget_proof(state, name)
                 tables.resume(state, name)
             elif self._retries(name, entry):
                 tables.resume(state, name)
@@ -328,11 +331,34 @@ class Pipeline:
             log.info("table.rebuilt", table=name, rows=done.rows, reason=entry.files.rebuild_why)
             entry.size.measure(done.rows, done.bytes)
             entry.files.end_rebuild()
+            tables.forget_proof(state, name)
         elif entry.size.committed_ms or entry.files.recorded >= 0:
             log.warning("table.rebuild_lost", table=name, rebuild=entry.files.rebuild)
             tables.lost_rebuild(state, entry)
         else:  # the source has no row
             self.lake.empty(path, entry.files.rebuild, options=options)
+
+    def _note_proofs(self, state: PipelineState, before: PipelineState) -> None:
+        """Have tables say since when they are proved, by a commit of its own before the batch's.
+
+        Done in every repetition, and only the first time something happens. Where it cannot be
+        done, the table goes on saying what it said, until its next proof.
+        """
+        for name, proof in state.proofs.items():
+            known = before.proofs.get(name, UNPROVED)
+            if not proof.proved_ms or proof.told() == known.told():
+                continue
+            told = msgspec.json.encode(proof.told()).decode()
+            path, options = folder_of(self.config.lake, name), self.config.lake.options()
+            try:
+                self.lake.note(path, PROPERTY, told, options=options)
+            except LakemarkError as error:
+                log.warning(
+                    "table.proof_not_noted", table=name, code=error.code, reason=error.message,
+                    hint=error.hint,
+                )  # fmt: skip
+            except Exception:  # one table's log is no reason to stop the others
+                log.exception("table.proof_not_noted", table=name)
 
     def _fill(self, state: PipelineState, budget: FillBudget) -> None:
         """Give older rows their values in new columns, before any row that brings these itself.

@@ -90,7 +90,7 @@ class Supervisor:
         self.every: frozenset[str] = frozenset()
         self.stands_by = True  # until the checkpoint is this process's own
         self.streamed = False
-        self.board = Board(config.name)
+        self.board = Board(config.name, verify=config.verify)
         self.metrics = Metrics(self.board)
         self.waits = Waits(self.board)
 
@@ -444,7 +444,10 @@ class Supervisor:
         self.state = state
         self.board.tables(state)
         said: dict[str, bytes | None] = dict.fromkeys(state.left)  # nothing is said of them now
-        said |= {table: msgspec.json.encode(entry) for table, entry in state.tables.items()}
+        said |= {
+            table: msgspec.json.encode((entry, state.proofs.get(table)))
+            for table, entry in state.tables.items()
+        }
         news = {t: blob for t, blob in said.items() if self.published.get(t, b"") != blob}
         if news:  # the batch alone is none
             self._say([(table.encode(), record_of(table, state)) for table in news])

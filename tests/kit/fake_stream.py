@@ -4,10 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from lakemark.connectors.database import OpenWindow
 from lakemark.connectors.reached_place import ReachedPlace
 from lakemark.errors import LakemarkError
 from lakemark.model.comparisons import ComparedChunk, UnlikeRow
+from lakemark.model.control import TableVerified
 from lakemark.model.offsets import Offsets
 from lakemark.snapshot.coordinator import Coordinator
 from lakemark.snapshot.ports import Stream, StreamedTable
@@ -241,6 +244,10 @@ class FakeStream:
         elif kind == "attempts":
             self._below = max(self._below, attempt)
             self._drop(lambda m: m["attempt"] < self._below)
+        elif kind == "table-verified" and record["table"] in self.tables:
+            said = msgspec.convert(dict(record), TableVerified)
+            now = self.tables[said.table]
+            self.tables[said.table] = replace(now, proof=now.proof.after(said))
         elif kind == "table-read":
             self._read_again(record["table"], record["until"], record.get("keys"))
 

@@ -373,6 +373,9 @@ class ParquetFormat:
     def discard(self, path: str, name: str, *, options: dict[str, str]) -> None:
         """There is nothing of a rebuild."""
 
+    def note(self, *_: Any, **__: Any) -> bool:
+        return False
+
     def fill(self, *_: Any, **__: Any) -> bool:
         return False
 

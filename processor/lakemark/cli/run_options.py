@@ -43,6 +43,10 @@ DelayOption = Annotated[
     str | None,
     typer.Option("--delay", help="Pause after each chunk: 500ms, 1s, PT5S.", show_default=False),
 ]
+PaceOption = Annotated[
+    int | None,
+    typer.Option("--rows-per-second", help="Rows that a verify run's scan reads, at most."),
+]
 AnswerOption = Annotated[
     str, typer.Option("--answer-within", help="How long to wait for the pipeline's answer.")
 ]

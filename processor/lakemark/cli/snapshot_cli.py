@@ -30,6 +30,7 @@ from lakemark.cli.run_options import (
     IdOption,
     KeyOption,
     KeysFileOption,
+    PaceOption,
     ParallelismOption,
     PriorityOption,
     SurrogateOption,
@@ -122,17 +123,27 @@ def resume(
 @app.command("set")
 @guarded
 def set_(
-    run_id: Annotated[str, typer.Argument(metavar="ID", help="the run")],
+    run_id: Annotated[
+        str,
+        typer.Argument(metavar="ID", help="the run; verify: all that compare tables unasked"),
+    ],
     *,
     chunk_rows: ChunkRowsOption = None,
     parallelism: ParallelismOption = None,
     delay: DelayOption = None,
+    rows_per_second: PaceOption = None,
     answer_within: AnswerOption = "30s",
     config: ConfigOption = None,
     output: OutputOption = OutputForm.table,
 ) -> int:
     """Change a run while it is active."""
-    data = {"id": run_id, "chunk-rows": chunk_rows, "parallelism": parallelism, "delay": delay}
+    data = {
+        "id": run_id,
+        "chunk-rows": chunk_rows,
+        "parallelism": parallelism,
+        "delay": delay,
+        "rows-per-second": rows_per_second,
+    }
     return _command(Request("set-snapshot", data), config, answer_within, output)
 
 

@@ -30,6 +30,7 @@ from lakemark.ops.status import (
     PAUSED,
     ConnectorNow,
     Lag,
+    ProofNow,
     RunNow,
     ScanNow,
     Status,
@@ -43,7 +44,7 @@ Look = Callable[[], Overview]
 
 HEADER: Final = (
     *("table", "state", "behind", "unread", "events", "events/s", "rows", "dead letters"),
-    *("last commit", "newest change", "engine"),
+    *("last commit", "newest change", "proved", "engine"),
 )
 CHANGES: Final = 5  # of the catalog
 DONE: Final = {
@@ -58,6 +59,21 @@ _DAY_MS: Final = 86_400_000
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60))
 RESNAPSHOT: Final = "with `database` set lakemark takes a snapshot of it by itself; else take one"
 ENDS: Final = "dates and times before year 1 or after 9999 are the first or last one there is"
+UNLIKE: Final = {
+    "missing": "missing in the lake",
+    "extra": "only in the lake",
+    "differing": "different",
+    "duplicate": "there twice",
+    "left": "not compared",
+}
+MEND: Final = (
+    "`lakemark verify TABLE` shows which rows, and mends them with --repair; verify.repair: true"
+    " lets that be done by itself"
+)
+UNMENDED: Final = (
+    "a key that is there twice takes `lakemark table rebuild TABLE`, more rows than are compared a"
+    " snapshot"
+)
 DISAGREES: Final = (
     "events are kept as their records say, rows of snapshots as the database does; one of them is"
     " wrong unless the connector lags behind a change: compare the schema in the registry with the"
@@ -268,7 +284,14 @@ def _row(table: TableNow, now_ms: int) -> Iterator[str]:
     yield "?" if table.events_per_second is None else f"{table.events_per_second:,.1f}"
     yield from (f"{number:,}" for number in (table.rows, table.dead_letters))
     yield from (_age(table.committed_ms, now_ms), _age(table.newest_source_ms, now_ms))
-    yield table.engine
+    yield from (_proved(table.proof, now_ms), table.engine)
+
+
+def _proved(proof: ProofNow | None, now_ms: int) -> str:
+    """Return since when a table is proved; empty where nobody has asked for that."""
+    if proof is None:
+        return ""
+    return "never" if proof.proved_ms is None else _age(proof.proved_ms, now_ms)
 
 
 def _behind(behind: Lag) -> str:
@@ -323,6 +346,8 @@ def _notes(table: TableNow) -> Iterator[tuple[str, str]]:
         rows = "row" if table.rereads == 1 else "rows"
         counted = f"{many}{table.rereads} {rows}" if table.rereads else rows
         yield f"{counted} to be read again from the source", REREADS
+    if table.proof is not None:
+        yield from _of_proof(table.proof)
     if table.disagrees:
         yield f"its records and the database do not agree: {table.disagrees}", DISAGREES
     if table.hidden_nulls:
@@ -331,6 +356,23 @@ def _notes(table: TableNow) -> Iterator[tuple[str, str]]:
     if table.inexact:
         values = "value has" if table.inexact == 1 else "values have"
         yield f"{table.inexact:,} {values} come that the lake cannot hold: {ENDS}", ""
+
+
+def _of_proof(proof: ProofNow) -> Iterator[tuple[str, str]]:
+    """Yield what the newest verify run has found, or why there is none."""
+    if proof.found:
+        kinds = ", ".join(f"{number:,} {UNLIKE[kind]}" for kind, number in proof.found.items())
+        if not proof.unlike:
+            yield f"verified: {kinds}: all mended", ""
+        elif proof.mended:
+            yield f"verified: {kinds}: not all could be mended", UNMENDED
+        else:
+            yield f"verified: {kinds}", MEND
+    if proof.code:
+        again = "it is tried again by itself" if proof.expected else "it is not tried again"
+        yield f"not verified: {proof.reason} ({proof.code}; {again})", proof.hint
+    elif proof.waits and proof.proved_ms is None:
+        yield f"not verified yet: {proof.waits}", ""
 
 
 def _maybe(rows: int) -> str:

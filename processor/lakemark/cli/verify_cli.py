@@ -28,6 +28,7 @@ from lakemark.cli.run_options import (
     IdOption,
     KeyOption,
     KeysFileOption,
+    PaceOption,
     ParallelismOption,
     PriorityOption,
     SurrogateOption,
@@ -54,6 +55,7 @@ def verify(
     chunk_rows: ChunkRowsOption = None,
     parallelism: ParallelismOption = None,
     delay: DelayOption = None,
+    rows_per_second: PaceOption = None,
     priority: PriorityOption = None,
     run_id: IdOption = None,
     wait: Annotated[bool, typer.Option(help="Follow the run to its end.")] = True,
@@ -67,6 +69,7 @@ def verify(
         tables, filters=filters, keys=keys, keys_file=keys_file, config=loaded,
         surrogate_key=surrogate_key, chunk_rows=chunk_rows, parallelism=parallelism, delay=delay,
         priority=priority, repair=repair or None, with_values=with_values or None,
+        rows_per_second=rows_per_second,
     )  # fmt: skip
     signal = Request("verify-snapshot", data, run_id or str(uuid.uuid4()))
     runs = exchange(loaded, signal, within=seconds(answer_within), wait=wait)

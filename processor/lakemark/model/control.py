@@ -191,6 +191,43 @@ class TableRead(ControlRecord, frozen=True, kw_only=True, tag="table-read"):
     keys: list[str] | None = None
 
 
+class TableVerified(ControlRecord, frozen=True, kw_only=True, tag="table-verified"):
+    """A verify run over a whole table has ended, see `model.proof`.
+
+    Attributes:
+        table: which.
+        run: the run's id.
+        turn_ms: when it began, in milliseconds since the epoch.
+        ended_ms: when it ended.
+        batch: the newest one that was done when it began to read.
+        compared: whether all rows were looked at; None = it ended before.
+        proved: whether none is left that is not as in the source.
+        mended: whether it was to mend what it found.
+        position: what it has compared, as hex.
+        rows: that it has read in the source.
+        newer: keys that newer events decide.
+        found: rows that are not alike, by kind.
+        code, reason, hint, retried: why it was in vain.
+    """
+
+    table: str
+    run: str = ""
+    turn_ms: Whole = 0
+    ended_ms: Whole = 0
+    batch: int = -1
+    compared: bool | None = None
+    proved: bool | None = None
+    mended: bool | None = None
+    position: str = ""
+    rows: Whole = 0
+    newer: Whole = 0
+    found: dict[str, Whole] = {}
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
+    retried: bool | None = None
+
+
 class TableResnapshot(ControlRecord, frozen=True, kw_only=True, tag="table-resnapshot"):
     """Any of its rows may miss an event."""
 
@@ -250,11 +287,11 @@ class Wake(ControlRecord, frozen=True, kw_only=True, tag="wake"):
 Record = (
     RunStart | RunEnd | ChunkComplete | WindowPlace | ChunkVoid | AttemptsBegin | Fence | Sweep
     | TablePause | TableResume | TableStop | TableSkip | TableRead | TableResnapshot
-    | TableRebuild | TableFill | NewEpoch | ControlLost | Wake
+    | TableVerified | TableRebuild | TableFill | NewEpoch | ControlLost | Wake
 )  # fmt: skip
 Command = (
     TablePause | TableResume | TableStop | TableSkip | TableRead | TableResnapshot
-    | TableRebuild | TableFill | NewEpoch
+    | TableVerified | TableRebuild | TableFill | NewEpoch
 )  # fmt: skip
 COMMANDS: Final = frozenset(str(kind.__struct_config__.tag) for kind in get_args(Command))
 """Types of those that ask for something of the tables."""

@@ -21,9 +21,11 @@ from typing import Final
 import msgspec
 
 from lakemark.errors import LakemarkError
+from lakemark.model.proof import UNPROVED
 from lakemark.ops import lag, status
 from lakemark.ops.answers import Answers, delay_of, windows_of
 from lakemark.ops.history import BatchHistory, EventRate
+from lakemark.ops.proofs import proof_of
 from lakemark.ops.status import (
     BatchDone,
     CatalogNow,
@@ -39,6 +41,7 @@ from lakemark.ops.status import (
     TableNow,
 )
 from lakemark.settings.table_id import unqualified
+from lakemark.settings.verify_config import VerifyConfig
 from lakemark.snapshot.flight import Flight
 from lakemark.snapshot.notifications import Notification
 from lakemark.state import tables
@@ -93,11 +96,19 @@ class Board:
 
     Args:
         name: the pipeline's.
+        verify: which tables are verified by themselves, and how often.
         clock: seconds since the epoch, the clock that source times are compared with.
     """
 
-    def __init__(self, name: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        verify: VerifyConfig | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._name, self._clock = name, clock
+        self._verify = verify or VerifyConfig()
         self._lock = threading.Lock()
         now = self._now_ms()
         self._pipeline = PipelineNow("starting", now, now)
@@ -252,6 +263,7 @@ class Board:
             reading = self._answers.reading()
             gone = {name for side in self._sides.values() for name in side.gone}
             names = sorted({*self._state.tables, *(self._captured - gone)})
+            every = self._verify.every
             alone = self._sides.get("", _Side()).now(self._proven(""))
             several = [side.now(self._proven(one)) for one, side in self._sides.items() if one]
             shown = tuple(self._table(name, lags.get(name, Lag()), reading) for name in names)
@@ -271,6 +283,7 @@ class Board:
                 alone.source,
                 alone.catalog,
                 (*several, *self._absent),
+                every.total_seconds() if every is not None else None,
             )
 
     def history(self) -> History:
@@ -383,6 +396,7 @@ class Board:
             rereads=0,
             more_rereads=False,
             resnapshot="",
+            proof=None,
         )
 
     def _shown(
@@ -413,6 +427,9 @@ class Board:
             entry.disagrees,
             entry.hidden_nulls,
             entry.size.maybe_null,
+            proof_of(
+                self._state.proofs.get(name, UNPROVED), entry, expected=self._verify.chooses(name)
+            ),
         )
 
     def _now_ms(self) -> int:

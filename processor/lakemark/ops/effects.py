@@ -61,6 +61,10 @@ _SOFT: Final = "from then on deleted rows are kept, marked; earlier ones are gon
 _METADATA: Final = "rows have it from their next change on; null where they had none"
 _LATER: Final = "changes from then on; `lakemark table rebuild` makes up for earlier ones"
 _OUTPUT: Final = "the topics begin with the events from then on; a snapshot brings the rows before"
+_VERIFY: Final = (
+    "`lakemark snapshot set verify --rows-per-second N` for all runs of verification by itself, "
+    "until this setting is another one; a restart makes it the default"
+)
 _RUN: Final = "`lakemark snapshot set RUN {}` for a run under way; a restart for later ones"
 
 RULES: Final = (
@@ -118,6 +122,8 @@ RULES: Final = (
     Rule("snapshot.window_interval", _RESTART),
     Rule("snapshot.repair_interval", _RESTART),
     Rule("snapshot.incomplete", _RESTART),
+    Rule("verify.rows_per_second", _LIVE, _VERIFY),
+    Rule("verify.*", _RESTART),
     Rule(
         "stream.shards",
         _CHECKPOINT,

@@ -3,7 +3,8 @@
 Alive: the query runs, or another process's does and this one stands by. Ready: the query runs, the
 connector brings changes, of several each does, every table is within `http.ready_lag` of the
 source, and none has stopped by an error. A table that a person has paused, or that is gone, is no
-reason; a paused connector is.
+reason; a paused connector is. With `http.ready_proved` the proof of every table must be younger, of
+those that are verified by themselves, or of all where none is.
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from lakemark.ops.status import (
     PAUSED,
     STANDBY,
     STREAMING,
+    WAITING,
     ConnectorNow,
     Status,
 )
@@ -42,12 +44,19 @@ def not_alive(now: Status) -> Reason | None:
     return Reason(pipeline.state, f"the pipeline is {pipeline.state}", "see the log")
 
 
-def not_ready(now: Status, limit: timedelta) -> list[Reason]:
-    """Return every reason why the tables cannot be relied on to be recent."""
+def not_ready(now: Status, limit: timedelta, proved: timedelta | None = None) -> list[Reason]:
+    """Return every reason why the tables cannot be relied on to be recent.
+
+    Args:
+        now: the state.
+        limit: how far a table may be behind.
+        proved: how old the proof of a table may be; None = nobody asks for one.
+    """
     alive = not_alive(now)
     if now.pipeline.state == STANDBY:
         return [Reason(STANDBY, "another process runs the pipeline", "ask that one")]
-    return [*([alive] if alive else []), *_lagging(now, limit)]
+    old = [] if proved is None else _unproved(now, proved)
+    return [*([alive] if alive else []), *_lagging(now, limit), *old]
 
 
 def _lagging(now: Status, limit: timedelta) -> Iterator[Reason]:
@@ -78,6 +87,27 @@ def _lagging(now: Status, limit: timedelta) -> Iterator[Reason]:
                 "wait; see the slowest step in /v1/status if it does not get less",
                 table.name,
             )
+
+
+def _unproved(now: Status, limit: timedelta) -> Iterator[Reason]:
+    """Yield the tables whose proof is too old; one that has no row yet has nothing to prove."""
+    for table in now.tables:
+        proof = table.proof
+        wanted = now.verify_every_s is None or (proof is not None and proof.expected)
+        if not wanted or table.state in {PAUSED, DROPPED, WAITING} or not table.engine:
+            continue
+        since = proof.proved_ms if proof is not None else None
+        age = None if since is None else timedelta(milliseconds=max(0, now.now_ms - since))
+        if age is not None and age <= limit:
+            continue
+        why = "was never proved" if age is None else f"was proved {age.total_seconds():.0f} s ago"
+        yield Reason(
+            "proof-old",
+            f"{table.name} {why}, not within {limit.total_seconds():g} s",
+            f"`lakemark verify {table.name}` proves it; see `proof` in /v1/status for what was "
+            "found, or why it could not be compared",
+            table.name,
+        )
 
 
 def _of_connector(side: ConnectorNow) -> Iterator[Reason]:

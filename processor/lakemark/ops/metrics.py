@@ -51,6 +51,10 @@ TABLE_INEXACT: Final = "lakemark_table_inexact_values"
 TABLE_REREADS: Final = "lakemark_table_rereads_outstanding"
 TABLE_SOURCE_TIME: Final = "lakemark_table_newest_source_timestamp_seconds"
 TABLE_COMMIT_TIME: Final = "lakemark_table_last_commit_timestamp_seconds"
+PROVED_AGE: Final = "lakemark_proved_age_seconds"
+VERIFY_UNLIKE: Final = "lakemark_verify_unlike_rows"
+VERIFY_FAILED: Final = "lakemark_verify_failed"
+VERIFY_EVERY: Final = "lakemark_verify_every_seconds"
 SNAPSHOT_PROGRESS: Final = "lakemark_snapshot_progress_ratio"
 SNAPSHOT_ROWS: Final = "lakemark_snapshot_rows_read"
 SHARD_TOUCHES: Final = "lakemark_snapshot_touches"
@@ -107,6 +111,7 @@ class Metrics(Collector):
         yield from _sources(now)
         yield from self._batches()
         yield from _tables(now)
+        yield from _proofs(now)
         yield from _snapshots(now)
 
     def _batches(self) -> Iterator[Metric]:
@@ -220,6 +225,38 @@ def _tables(now: Status) -> Iterator[Metric]:
         yield _gauge(name, text, ["table"], [([t.name], value(t)) for t in now.tables])
     for name, text, value in _COUNTED:
         yield _counter(name, text, ["table"], [([t.name], value(t)) for t in now.tables])
+
+
+def _proofs(now: Status) -> Iterator[Metric]:
+    """Yield what verify runs have shown; of a table that was never verified nothing."""
+    found = [([t.name], t.proof) for t in now.tables if t.proof is not None]
+    yield _gauge(
+        PROVED_AGE, "Seconds since the verify run began that last proved a table", ["table"],
+        [
+            (name, max(0, now.now_ms - proof.proved_ms) / 1000)
+            for name, proof in found
+            if proof.proved_ms is not None
+        ],
+    )  # fmt: skip
+    ended = [(name, proof) for name, proof in found if proof.ended_ms is not None]
+    yield _gauge(
+        VERIFY_UNLIKE,
+        "Rows of a table that its newest verify run has left not as in the source",
+        ["table"],
+        [(name, proof.unlike) for name, proof in ended],
+    )
+    yield _gauge(
+        VERIFY_FAILED,
+        "1 while a table's newest verify run could not compare it",
+        ["table"],
+        [(name, int(bool(proof.code))) for name, proof in ended],
+    )
+    yield _gauge(
+        VERIFY_EVERY,
+        "Seconds between two verify runs of a table, where they come by themselves",
+        [],
+        [([], now.verify_every_s)],
+    )
 
 
 def _snapshots(now: Status) -> Iterator[Metric]:

@@ -69,7 +69,7 @@ class Lookout:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._board = Board(config.name)
+        self._board = Board(config.name, verify=config.verify)
         self._began = False
         self._answers_since = time.time_ns() // 1_000_000 - _DAY_MS
 
@@ -112,7 +112,7 @@ class Lookout:
             return Kept({}, {})
 
     def _by_topics(self, progress: Kept) -> Status:
-        state = PipelineState(tables=progress.tables)
+        state = PipelineState(tables=progress.tables, proofs=progress.proofs)
         if progress.tables:
             state.batch, state.offsets = self._place()
         (self._board.tables if self._began else self._board.began)(state)

@@ -65,6 +65,34 @@ class Lag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     records: int | None = None
 
 
+class ProofNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The proof of a table: that all of its rows were as in the source, see docs/verify.md.
+
+    `expected`: it is verified by itself. `proved_ms` is when the newest run began that has proved
+    it, `position` (hex) which changes that run has compared, `rows` and `newer` how many it has
+    read, and left to newer events. `run` is the newest run, `ended_ms` when it ended, `found` what
+    it found by kind, `mended` whether it was to mend that, `unlike` how many rows it has left not
+    as in the source. `code`, `reason` and `hint` say why it was in vain, `waits` why the next one
+    does not begin.
+    """
+
+    expected: bool
+    proved_ms: int | None = None
+    position: str = ""
+    rows: int = 0
+    newer: int = 0
+    run: str = ""
+    ended_ms: int | None = None
+    found: dict[str, int] = {}
+    mended: bool = False
+    unlike: int = 0
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
+    retried: bool = False
+    waits: str = ""
+
+
 class TableNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One table; `rereads` are rows to be read again, `more_rereads` says that not all are known.
 
@@ -73,7 +101,8 @@ class TableNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `hidden_nulls` are columns whose NULL these records have as the column's default; `maybe_null`
     counts rows that came with such a default and were not read again.
     `resnapshot` says why it may hold rows that the source no longer has. `events_per_second` is of
-    the last minute, and null where only the topics were asked.
+    the last minute, and null where only the topics were asked. `proof` is null where the table was
+    never verified, and is not to be.
     """
 
     name: str
@@ -99,6 +128,7 @@ class TableNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     disagrees: str = ""
     hidden_nulls: tuple[str, ...] = ()
     maybe_null: int = 0
+    proof: ProofNow | None = None
 
 
 class SourceProblem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -310,7 +340,8 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `windows` is null while no snapshot has one, `snapshot_delay` while nothing delays snapshots,
     `source` until it has been looked at, `catalog` where nobody looks at it. In a pipeline of
-    several `connectors` each of these has them; else there are none.
+    several `connectors` each of these has them; else there are none. `verify_every_s` is
+    `verify.every`, null where no table is verified by itself.
     """
 
     name: str
@@ -328,6 +359,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: SourceNow | None = None
     catalog: CatalogNow | None = None
     connectors: tuple[ConnectorNow, ...] = ()
+    verify_every_s: float | None = None
 
     def sides(self) -> tuple[ConnectorNow, ...]:
         """Return what is each connector's; a single one has no name here."""

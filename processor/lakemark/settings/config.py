@@ -64,6 +64,7 @@ from lakemark.settings.units import (
     servers,
     show_duration,
 )
+from lakemark.settings.verify_config import VerifyConfig
 
 DELTA: Final = "delta"
 """The format of tables."""
@@ -366,6 +367,7 @@ class HttpConfig(Section):
     bind: Address = Field("127.0.0.1:8780", description="HOST:PORT; port 0 is any; none = off")
     token: Secret | None = Field(None, description="bearer token; needed beyond this machine")
     ready_lag: Duration = Field(timedelta(seconds=60), description="/readyz: furthest behind")
+    ready_proved: Duration | None = Field(None, description="/readyz: oldest proof of a table")
 
     @model_validator(mode="after")
     def _not_open_to_all(self) -> Self:
@@ -408,6 +410,7 @@ class Config(Section):
     lake: LakeConfig
     output: OutputConfig | None = None
     snapshot: SnapshotConfig = SnapshotConfig()
+    verify: VerifyConfig = VerifyConfig()
     stream: StreamConfig = StreamConfig()
     dead_letters: DeadLettersConfig = DeadLettersConfig()
     checkpoint: Location = Field(description="folder of the query's state, beside the lake")

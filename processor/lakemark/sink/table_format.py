@@ -192,6 +192,24 @@ class TableFormat(Protocol):
             DependencyError: the lake does not answer or refuses.
         """
 
+    def note(self, path: str, name: str, text: str, *, options: dict[str, str]) -> bool:
+        """Have a table say something of itself, in a commit of its own that changes no row.
+
+        Args:
+            path: folder of the table.
+            name: of the property.
+            text: its value, which the commit has as its message, too.
+            options: storage options of the lake.
+
+        Returns:
+            False if there is no table, or its store has no commits with a condition: nothing was
+            done. Done again it changes nothing.
+
+        Raises:
+            TableError: its log cannot be read.
+            DependencyError: the lake is away.
+        """
+
     def fill(
         self,
         path: str,

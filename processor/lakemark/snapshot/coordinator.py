@@ -29,6 +29,7 @@ from lakemark.snapshot.chunk_scheduler import ChunkScheduler
 from lakemark.snapshot.chunk_splitter import ChunkSplitter
 from lakemark.snapshot.completing import Completing
 from lakemark.snapshot.output_frontier import OutputFrontier
+from lakemark.snapshot.own_verifying import OwnVerifying
 from lakemark.snapshot.ports import Ports, Stream
 from lakemark.snapshot.retries import Retries
 from lakemark.snapshot.run_store import RunStore
@@ -77,6 +78,7 @@ class Coordinator:
         self.completing = Completing(
             state, self.store, self.signals, source=ports, windows=ports, executor=ports
         )
+        self.verifying = OwnVerifying(state, self.store, source=ports, executor=ports)
         self.frontier = OutputFrontier(state, self.store, windows=ports, executor=ports)
         self.ticked = -math.inf
         self.ticking = False
@@ -102,6 +104,7 @@ class Coordinator:
         self.state.next_attempt = life << 32
         self.store.say(AttemptsBegin(attempt=self.state.next_attempt))
         self.signals.take_up(stored)
+        self.verifying.take_up(stored)
         pages = {key for key in stored if key.startswith(PAGE_PREFIX)}
         for run, chunks in runs.loaded(stored):
             self.state.runs[run.id] = run
@@ -190,6 +193,7 @@ class Coordinator:
         if now >= self.retries.not_before:
             self._tried(self.signals.queue_repairs)
             self._tried(lambda: self.completing.step(now))
+            self._tried(lambda: self.verifying.step(now))
             self._tried(lambda: self._work(now))
         self.store.report(now)
         self._tried(self.store.keep)

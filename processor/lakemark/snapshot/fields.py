@@ -21,6 +21,7 @@ MAX_CHUNK_ROWS: Final = 10_000_000  # these two as in the configuration
 MAX_PARALLELISM: Final = 1024
 MAX_PRIORITY: Final = 1000  # more than anybody has runs; a typing mistake is noticed
 # Window rows name the run in `data`, for which Debezium's documentation suggests varchar(2048).
+MAX_ROWS_PER_SECOND: Final = 1_000_000_000  # more than any database gives
 MAX_ID: Final = 255
 MAX_PATTERNS: Final = 1000  # of one list
 MAX_PATTERN_LENGTH: Final = 1000  # characters; a table's name has 127 at most

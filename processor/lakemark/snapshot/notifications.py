@@ -133,9 +133,15 @@ class Progress:
         return math.ceil(self.seconds * max(0, self.total_chunks - self.chunks) / self.chunks)
 
 
-def started(subject: Subject, *, ts_ms: int) -> Notification:
-    """Return the notification that a run was accepted, and its tables."""
-    return _of_run(subject, "STARTED", {}, ts_ms)
+def started(subject: Subject, *, ts_ms: int, verify: str = "") -> Notification:
+    """Return the notification that a run was accepted, and its tables.
+
+    Args:
+        subject: the run.
+        ts_ms: milliseconds since the epoch.
+        verify: how it compares its tables, see `Run`; empty = it reads them.
+    """
+    return _of_run(subject, "STARTED", {"verify": verify} if verify else {}, ts_ms)
 
 
 def in_progress(

@@ -12,6 +12,7 @@ from lakemark.model.checksums import ChecksumPlan, NumberRanges, RangeSums
 from lakemark.model.control import ControlRecord
 from lakemark.model.key_ranges import Condition, KeyRange
 from lakemark.model.offsets import Offsets
+from lakemark.model.proof import UNPROVED, TableProof
 from lakemark.model.row_digest import Flags, RowDigests, Words
 from lakemark.model.schema import TableSchema
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
@@ -48,7 +49,8 @@ class StreamedTable:
     `code`, `reason` and `hint` say why it has stopped until a person mends it; empty otherwise.
     `passed` is the position that every partition of its topics has passed; empty = not known.
     `partial`: whether an event of it may have lacked a column.
-    `complete`, `rebuild`: see `tables.TableState`.
+    `complete`, `rebuild`: see `tables.TableState`. `written`: whether there is a Delta table.
+    `proof`: see `model.proof`.
     """
 
     streaming: bool = True
@@ -63,6 +65,8 @@ class StreamedTable:
     partial: bool = True
     complete: str = ""
     rebuild: str = ""
+    written: bool = True
+    proof: TableProof = UNPROVED
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,14 @@ class Stream:
     offsets: Offsets = field(default_factory=dict)
     epoch: int = 0
     reached: ReachedPlace = NOWHERE
+
+    def place_of(self, table: str) -> bytes:
+        """Return a position whose changes the database had by now, as events show; empty if none.
+
+        The newest of the connector's log that is known, or else of the table's own events.
+        """
+        known = self.tables.get(table)
+        return max(self.reached.position, known.passed if known else b"")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from lakemark.model.control import (
     RunStart,
     Sweep,
     TableRead,
+    TableVerified,
 )
 from lakemark.snapshot import notifications as notes
 from lakemark.snapshot import runs
@@ -35,9 +36,11 @@ from lakemark.snapshot.runs import Run, TableRun
 from lakemark.snapshot.signal_skip import SIGNALS_KEY
 from lakemark.snapshot.snapshot_state import ChunkAttempt, SnapshotState
 from lakemark.snapshot.tally import VerifyTally
+from lakemark.snapshot.verification import Limits, outcome
 
 log = structlog.get_logger(__name__)
 
+LIMITS_KEY: Final = b"_verify"
 REPORT_EVERY_S: Final = 1.0
 KEPT_RUNS: Final = 1000  # so that a signal that comes again is known for one
 
@@ -87,7 +90,8 @@ class RunStore:
             self.say_start(run)
         else:
             self._started(run)
-        for old in sorted((r for r in self.state.runs.values() if r.over), key=lambda r: r.number):
+        over = (r for r in self.state.runs.values() if r.over)
+        for old in sorted(over, key=lambda r: (not r.automatic, r.number)):
             if len(self.state.runs) <= KEPT_RUNS:
                 break
             del self.state.runs[old.id]
@@ -121,7 +125,8 @@ class RunStore:
 
     def _started(self, run: Run) -> None:
         """Say that a run was accepted, and what of it cannot be read."""
-        self.notify(notes.started(self.subject(run), ts_ms=self.executor.now_ms()))
+        now = self.executor.now_ms()
+        self.notify(notes.started(self.subject(run), ts_ms=now, verify=run.verify))
         for pattern in run.unmatched:
             self._scanned(run, TableRun(pattern, state=runs.FAILED, code="table-gone"))
         for table in run.tables:
@@ -192,7 +197,10 @@ class RunStore:
         The stream's state may still ask for what the run has answered. The time is as long as the
         table took, if that is longer than `rest`: so a table that always needs a run is read for
         half of the time. The run may have ended before this process.
+        A verify run answers nothing of what the stream asks for.
         """
+        if run.verify:
+            return
         passed = max(0, self.executor.now_ms() - run.ended) / 1000
         for table in run.tables:
             left = max(self.state.settings.rest, table.seconds) - passed
@@ -244,6 +252,9 @@ class RunStore:
             run.hint = failed[0].hint
         self.count_seconds(run)
         run.ended = self.executor.now_ms()
+        for table in run.tables:
+            if said := outcome(run, table, ended_ms=run.ended):
+                self.say_verified(said)
         self._disarm(run.id)
         for table in run.tables:
             self.forget(run, table)
@@ -261,6 +272,36 @@ class RunStore:
             self.notify(self.completed(run) if done else self.aborted(run))
         for table in run.tables:
             table.keys, table.reread = None if table.keys is None else [], []
+
+    def stop(self, run: Run) -> None:
+        """End a run, and its tables that are not over, though nothing is wrong."""
+        for table in run.tables:
+            for attempt in self.state.attempts_of(run, table):
+                self.void(attempt, "stopped")
+            if not table.over:
+                table.state = runs.STOPPED
+        self.end(run, state=runs.STOPPED)
+
+    def say_verified(self, said: TableVerified) -> None:
+        """Say what the newest verify run over a table has shown, or why there is none."""
+        self.state.said_verified[said.table] = said
+        self.say(said)
+        place = {"table": said.table, "run": said.run}
+        if said.code:
+            log.warning(
+                "verify.failed", **place, code=said.code, reason=said.reason, hint=said.hint,
+                retried=bool(said.retried),
+            )  # fmt: skip
+        if said.found:
+            log.warning("verify.found", **place, **said.found, mended=bool(said.mended))
+        if said.proved:
+            log.info(
+                "verify.proved", **place, rows=said.rows, newer=said.newer, position=said.position
+            )
+
+    def keep_limits(self, limits: Limits) -> None:
+        """Note the limits of verification by itself, to be stored."""
+        self.note(LIMITS_KEY, msgspec.json.encode(limits))
 
     def scanned(self, run: Run, table: TableRun) -> None:
         """Say that a table of a verify run was scanned, and that all of it was alike."""
@@ -375,6 +416,8 @@ class RunStore:
         for run in [*self.state.active(), *scanning]:
             for table in run.tables:
                 here = (table.settled, table.chunks)
+                if run.automatic:  # it may take days: a hundred times, not each chunk
+                    here = (self._progress(run, [table]).percent(), 0)
                 under_way = table.state in {runs.READING, runs.CHECKING, runs.SCANNING}
                 if not under_way or self._reported.get((run.id, table.table)) == here:
                     continue

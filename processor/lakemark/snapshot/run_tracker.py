@@ -88,12 +88,14 @@ class FollowedRun:
         state: see the table above.
         tables: by name, in the order in which they were named.
         last: the notification that counted last.
+        compares: whether it is a verify run: its tables go on as they are.
     """
 
     id: str
     state: str = ASKED
     tables: Mapping[str, Scan] = field(default_factory=dict)
     last: Notification | None = None
+    compares: bool = False
 
     @property
     def has_ended(self) -> bool:
@@ -136,7 +138,8 @@ def then(run: FollowedRun, notification: Notification) -> FollowedRun:
     data = notification.additional_data
     if scanned := data.get("current_collection_in_progress") or data.get("scanned_collection"):
         tables[scanned] = _scan(data)
-    return replace(run, state=state, tables=tables, last=notification)
+    compares = run.compares or "verify" in data or tally_of(data) is not None
+    return replace(run, state=state, tables=tables, last=notification, compares=compares)
 
 
 def newest_of_runs(notifications: Iterable[Notification]) -> list[Notification]:

@@ -118,6 +118,10 @@ class TableRun(msgspec.Struct, omit_defaults=True):
         repairs: how often keys were read again that the reading had left incomplete.
         repaired: batch up to which such keys were asked for.
         tally: of a verify run.
+        turn_ms: when its scan began, in milliseconds since the epoch; 0 = it had none.
+        scanned_at: position that the stream had reached by then, as hex; empty = not known.
+        scanned_after: the newest batch that was done by then.
+        retried: whether the error that it failed with may pass by itself.
     """
 
     table: str
@@ -140,6 +144,10 @@ class TableRun(msgspec.Struct, omit_defaults=True):
     repairs: int = 0
     repaired: int = -1
     tally: VerifyTally = msgspec.field(default_factory=VerifyTally)
+    turn_ms: int = 0
+    scanned_at: str = ""
+    scanned_after: int = -1
+    retried: bool = False
     code: str = ""
     reason: str = ""
     hint: str = ""
@@ -164,10 +172,12 @@ class Run(msgspec.Struct, omit_defaults=True):
         query: id of the streaming query it was armed in: another one knows nothing of it.
         batch: the newest one that was done when this was kept: what is settled was in it or before.
         chunk_rows, parallelism, delay: as the signal or set-snapshot says; None = as configured.
+        rows_per_second: that its scan may read of the source; None = any number.
         surrogate: column that orders the chunks.
         unmatched: patterns of the signal that chose no table.
         verify: rows are compared and not merged: REPORT, or REPAIR; empty = a snapshot.
         values: whether the rows' values are kept with what is found.
+        automatic: it is one of `own_verifying`: nobody has asked for it.
         scanned: whether all its tables were.
         ended: milliseconds since the epoch.
         seconds: spent reading, pauses left out, up to `since` (not kept).
@@ -183,11 +193,13 @@ class Run(msgspec.Struct, omit_defaults=True):
     chunk_rows: int | None = None
     parallelism: int | None = None
     delay: float | None = None
+    rows_per_second: int | None = None
     priority: int = 0
     surrogate: str | None = None
     unmatched: list[str] = []
     verify: str = ""
     values: bool = False
+    automatic: bool = False
     scanned: bool = False
     ended: int = 0
     seconds: float = 0.0

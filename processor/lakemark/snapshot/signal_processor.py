@@ -43,6 +43,7 @@ from lakemark.snapshot.signals import (
     read,
 )
 from lakemark.snapshot.snapshot_state import SnapshotState
+from lakemark.snapshot.verification import NAME, Verification
 from lakemark.state import handling
 from lakemark.state.handling import Mark
 
@@ -270,7 +271,10 @@ class SignalProcessor:
         )
 
     def _set(self, signal: SetSnapshot) -> None:
-        run = self.state.runs.get(signal.run)
+        run, plan = self.state.runs.get(signal.run), self.state.settings.verification
+        if (run is None or run.over) and plan and signal.run == self.state.settings.own_id(NAME):
+            self._set_own(signal, plan)
+            return
         if run is None or run.over:
             self._reject(
                 Rejection(
@@ -286,9 +290,24 @@ class SignalProcessor:
         if signal.delay is not None:
             run.delay = signal.delay.total_seconds()
             self.state.pauses.pop(run.id, None)
+        if signal.rows_per_second is not None:
+            run.rows_per_second = signal.rows_per_second
         self.store.changed(run)
         subject = Subject(signal.id, self.state.settings.pipeline, run.names())
         self.store.notify(notes.changed(subject, run=run.id, ts_ms=self.executor.now_ms()))
+
+    def _set_own(self, signal: SetSnapshot, plan: Verification) -> None:
+        """Change all runs of verification by itself: the one under way, and those to come."""
+        self.state.limits.change(signal, plan.rows_per_second)
+        self.store.keep_limits(self.state.limits)
+        own = [run for run in self.state.open_runs() if run.automatic]
+        for run in own:
+            self.state.limits.limit(run, plan.rows_per_second)
+            self.state.pauses.pop(run.id, None)
+            self.store.changed(run)
+        tables = tuple(name for run in own for name in run.names())
+        subject = Subject(signal.id, self.state.settings.pipeline, tables)
+        self.store.notify(notes.changed(subject, run=signal.run, ts_ms=self.executor.now_ms()))
 
     def _say_again(self, run: Run) -> None:
         """Answer a repeated signal with the answer that its run has got so far."""
@@ -297,7 +316,8 @@ class SignalProcessor:
         elif run.over:
             self.store.notify(self.store.aborted(run))
         elif run.state == runs.READING:
-            self.store.notify(notes.started(self.store.subject(run), ts_ms=self.executor.now_ms()))
+            now = self.executor.now_ms()
+            self.store.notify(notes.started(self.store.subject(run), ts_ms=now, verify=run.verify))
 
     def _reject(self, rejection: Rejection) -> None:
         log.warning(

@@ -91,6 +91,7 @@ def _accept(signal: ExecuteSnapshot, context: SignalContext) -> Run:
     )
     if isinstance(signal, VerifySnapshot):
         run.verify, run.values = REPAIR if signal.repair else REPORT, signal.with_values
+        run.rows_per_second = signal.rows_per_second
         run.state = ARMING if signal.keys else SCANNING
     return run
 

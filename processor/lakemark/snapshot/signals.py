@@ -74,10 +74,12 @@ class VerifySnapshot(ExecuteSnapshot):
     Attributes:
         repair: what differs is mended.
         with_values: the rows' values are kept with what is found.
+        rows_per_second: that its scan reads of the source; None = any number.
     """
 
     repair: bool = False
     with_values: bool = False
+    rows_per_second: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ class SetSnapshot:
         chunk_rows: rows of the chunks that are cut from now on.
         parallelism: chunks read at once.
         delay: pause after each chunk.
+        rows_per_second: that the scan of a verify run reads.
     """
 
     id: str
@@ -119,6 +122,7 @@ class SetSnapshot:
     chunk_rows: int | None = None
     parallelism: int | None = None
     delay: timedelta | None = None
+    rows_per_second: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +302,11 @@ def _execute(name: str, data: Mapping[str, Any]) -> ExecuteSnapshot:
 
 
 def _verify(name: str, data: Mapping[str, Any]) -> VerifySnapshot:
-    own = {"repair": data.get("repair", False), "with_values": data.get("with-values", False)}
+    own = {
+        "repair": data.get("repair", False),
+        "with_values": data.get("with-values", False),
+        "rows_per_second": data.get("rows-per-second"),
+    }
     return VerifySnapshot(id=name, **_what(data), **own)
 
 
@@ -335,13 +343,14 @@ def _set(name: str, data: Mapping[str, Any]) -> SetSnapshot:
     if "id" not in data:
         raise fields.missing("data.id", "the id of the run to change")
     if len(data) == 1:
-        raise fields.missing("chunk-rows, parallelism or delay", "what to change")
+        raise fields.missing("chunk-rows, parallelism, delay or rows-per-second", "what to change")
     return SetSnapshot(
         id=name,
         run=data["id"],
         chunk_rows=data.get("chunk-rows"),
         parallelism=data.get("parallelism"),
         delay=data.get("delay"),
+        rows_per_second=data.get("rows-per-second"),
     )
 
 
@@ -373,12 +382,13 @@ _WHAT: Final = {
     **_CHANGEABLE,
     "priority": fields.whole(-fields.MAX_PRIORITY, fields.MAX_PRIORITY),
 }
-_OF_VERIFY: Final = {"repair": fields.truth, "with-values": fields.truth}
+_PACE: Final = {"rows-per-second": fields.whole(1, fields.MAX_ROWS_PER_SECOND)}
+_OF_VERIFY: Final = {"repair": fields.truth, "with-values": fields.truth, **_PACE}
 _TYPES: Final[dict[str, tuple[_Readers, Callable[[str, Mapping[str, Any]], Signal]]]] = {
     "execute-snapshot": (_WHAT, _execute),
     "verify-snapshot": ({**_WHAT, **_OF_VERIFY}, _verify),
     "stop-snapshot": ({"data-collections": fields.patterns, "type": fields.snapshot_type}, _stop),
     "pause-snapshot": ({"type": fields.snapshot_type}, lambda name, _: PauseSnapshot(name)),
     "resume-snapshot": ({"type": fields.snapshot_type}, lambda name, _: ResumeSnapshot(name)),
-    "set-snapshot": ({"id": fields.identifier, **_CHANGEABLE}, _set),
+    "set-snapshot": ({"id": fields.identifier, **_CHANGEABLE, **_PACE}, _set),
 }

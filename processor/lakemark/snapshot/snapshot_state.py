@@ -13,11 +13,13 @@ from lakemark.backoff import Backoff
 from lakemark.connectors.database import Proof
 from lakemark.errors import LakemarkError
 from lakemark.model.comparisons import ComparedChunk
+from lakemark.model.control import TableVerified
 from lakemark.snapshot import runs
 from lakemark.snapshot.chunks import BLIND, ChunkResult
 from lakemark.snapshot.ports import Stream
 from lakemark.snapshot.runs import Chunk, Run, TableRun
 from lakemark.snapshot.signal_parts import own_id
+from lakemark.snapshot.verification import Limits, Verification
 from lakemark.snapshot.windows import Windows
 
 SHORTEST_S: Final = 0.1  # between window rows
@@ -43,6 +45,7 @@ class Settings:
         qualifier: of the connector's tables, where there are several, see `Connector.qualifier`.
         every: the qualifiers of all of them, of those too that are away.
         speaks: whether it answers what is nobody's part, since it cannot be read.
+        verification: by itself; None = tables are verified by signals alone.
     """
 
     pipeline: str
@@ -61,6 +64,7 @@ class Settings:
     qualifier: str = ""
     every: tuple[str, ...] = ()
     speaks: bool = True
+    verification: Verification | None = None
 
     @property
     def early(self) -> float:
@@ -147,6 +151,8 @@ class SnapshotState:
         hidden: proof of the newest tick, while it holds up only runs that were armed late.
         blocker: the transaction that is waited for, in words.
         trouble: the error of the dependency that was away last; None if none is.
+        limits: of verification by itself, as a signal has set them.
+        said_verified: by table, what its newest verify run was and the stream may not know yet.
         inbox: work that other threads hand over, in their order.
     """
 
@@ -165,6 +171,8 @@ class SnapshotState:
     hidden: Proof | None = None
     blocker: str = ""
     trouble: LakemarkError | None = None
+    limits: Limits = field(default_factory=Limits)
+    said_verified: dict[str, TableVerified] = field(default_factory=dict)
     inbox: queue.SimpleQueue[Callable[[], None]] = field(default_factory=queue.SimpleQueue)
 
     def open_runs(self) -> list[Run]:
@@ -175,6 +183,18 @@ class SnapshotState:
         """Return the runs that read, the most urgent first."""
         found = [run for run in self.runs.values() if run.state == runs.READING]
         return sorted(found, key=lambda run: (-run.priority, run.number))
+
+    def others_read(self) -> bool:
+        """Say whether a run that is not of `own_verifying` reads, or is about to.
+
+        One that is paused does not, nor one whose tables all stand still or are put off.
+        """
+        return any(
+            not table.over and self.streams(table) and (run.id, table.table) not in self.delays
+            for run in self.open_runs()
+            if not run.automatic and not run.paused
+            for table in run.tables
+        )
 
     def is_loading(self, table: TableRun) -> bool:
         """Say whether rows of a snapshot of the connector's own came in the newest batch."""

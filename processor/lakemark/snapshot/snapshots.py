@@ -16,6 +16,7 @@ from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 from lakemark.errors import LakemarkError
 from lakemark.model import positions
 from lakemark.model.comparisons import ComparedChunk
+from lakemark.model.proof import UNPROVED
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import Swept
 from lakemark.settings.table_id import unqualified
@@ -92,7 +93,7 @@ class Snapshots:
 
     def stream_of(self, state: PipelineState) -> Stream:
         """Return the parts of the pipeline's state that the coordinator needs."""
-        here = {name: _now(entry, state) for name, entry in state.tables.items()}
+        here = {name: _now(name, entry, state) for name, entry in state.tables.items()}
         known = here | dict.fromkeys(state.left, _LEFT_OUT)
         source_log = state.log_of(self._qualifier)
         epoch = positions.epoch_number(self._kind, len(source_log.epochs))
@@ -141,7 +142,7 @@ def _passed(entry: TableState, state: PipelineState) -> bytes:
     return min(known) if known and len(known) == len(applied) else b""
 
 
-def _now(entry: TableState, state: PipelineState) -> StreamedTable:
+def _now(name: str, entry: TableState, state: PipelineState) -> StreamedTable:
     stopped = entry.state == ERRORED and not entry.retried
     return StreamedTable(
         streaming=entry.state == STREAMING,
@@ -156,6 +157,8 @@ def _now(entry: TableState, state: PipelineState) -> StreamedTable:
         partial=entry.repair.partial,
         complete=entry.repair.complete,
         rebuild=entry.files.rebuild,
+        written=bool(entry.files.engine),
+        proof=state.proofs.get(name, UNPROVED),
     )
 
 

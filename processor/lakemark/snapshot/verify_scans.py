@@ -56,6 +56,7 @@ from lakemark.snapshot.ports import (
 from lakemark.snapshot.retries import Retries
 from lakemark.snapshot.run_store import RunStore
 from lakemark.snapshot.runs import Run, TableRun
+from lakemark.snapshot.scan_pace import ScanPace
 from lakemark.snapshot.snapshot_state import SnapshotState
 from lakemark.snapshot.tally import VerifyTally
 
@@ -216,6 +217,7 @@ class VerifyScans:
         self.retries = retries
         self.reader = reader
         self.executor = executor
+        self.pace = ScanPace(state)
         self._scans: dict[tuple[str, str], _Scan] = {}
 
     def reset(self) -> None:
@@ -240,6 +242,7 @@ class VerifyScans:
     def _scanned(self, run: Run) -> None:
         for key in [key for key in self._scans if key[0] == run.id]:
             del self._scans[key]
+        self.pace.forget(run)
         if all(table.over for table in run.tables):
             self.store.end(run)
             return
@@ -269,6 +272,9 @@ class VerifyScans:
             self._failed(run, table, error)
             return
         scan = self._scans[run.id, table.table] = _Scan(condition)
+        stream = self.state.stream
+        table.turn_ms, table.scanned_after = self.executor.now_ms(), stream.batch
+        table.scanned_at = stream.place_of(table.table).hex()
         name, is_whole = table.table, condition is None and run.surrogate is None
 
         def ask() -> tuple[pa.Schema | None, SummedTable | Cut]:
@@ -323,7 +329,9 @@ class VerifyScans:
         """Say whether a read may begin; if so, the next one waits for the run's delay."""
         most = self.state.settings.parallelism
         limit = min(run.parallelism or most, most)
-        if scan.under_way > limit or now < self.state.pauses.get(run.id, 0):
+        if now < self.state.pauses.get(run.id, 0):
+            return False
+        if not self.pace.allows(run, now, under_way=scan.under_way, most=limit + 1):
             return False
         delay = self.state.settings.delay if run.delay is None else run.delay
         if delay:
@@ -356,6 +364,7 @@ class VerifyScans:
     def _came_sums(
         self, run: Run, table: TableRun, scan: _Scan, group: tuple[int, int], result: ChunkResult
     ) -> None:
+        self.pace.read(run, result.rows, self.executor.monotonic())
         sums = scan.sums
         if sums is None:  # all is read, since another group was not summed in time
             return
@@ -431,6 +440,7 @@ class VerifyScans:
         self, run: Run, table: TableRun, scan: _Scan, span: KeyRange, result: ChunkResult
     ) -> None:
         error = result.error
+        self.pace.read(run, result.rows, self.executor.monotonic())
         if error is not None and error.halves:
             scan.spans.extend(error.halves)
             table.chunks += len(error.halves) - 1
@@ -550,9 +560,11 @@ class VerifyScans:
             return not known or table.over or run.over
 
         def tell(answer: T) -> None:
-            if not is_over():
+            if is_over():
+                return
+            if not (isinstance(answer, ChunkResult) and answer.error):
                 self.state.answered(run, table)
-                done(answer)
+            done(answer)
 
         def failed(error: LakemarkError) -> None:
             if not is_over():

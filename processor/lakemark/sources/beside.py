@@ -35,6 +35,7 @@ from lakemark.snapshot.adapters import Adapters, ChunkRunner
 from lakemark.snapshot.chunk_task import ReadSettings
 from lakemark.snapshot.snapshot_state import Settings
 from lakemark.snapshot.snapshots import Snapshots
+from lakemark.snapshot.verification import Verification
 from lakemark.sources.connecting import ANSWER_S
 from lakemark.sources.schema_topics import Look
 from lakemark.sources.source_set import PipelineSource, Sources
@@ -227,6 +228,7 @@ class Beside:
             qualifier=source.qualifier,
             every=tuple(sorted(here | self.every)),
             speaks=source.qualifier == min(here),
+            verification=_verification(config),
         )
 
     def _world(self, source: PipelineSource, catalog: CatalogWatch) -> Adapters:
@@ -255,6 +257,15 @@ class Beside:
     def _rebuild_of(self, table: str) -> str:
         entry = self.state().tables.get(table)
         return "" if entry is None else entry.files.rebuild
+
+
+def _verification(config: Config) -> Verification | None:
+    """Return the settings of verification by itself; None where tables are verified by hand."""
+    own = config.verify
+    if own.every is None:
+        return None
+    every_ms = round(own.every.total_seconds() * 1000)
+    return Verification(every_ms, own.rows_per_second, own.repair, own.chooses)
 
 
 def _joined(found: "Iterator[Mapping[str, _Found]]") -> Mapping[str, _Found]:

@@ -278,6 +278,7 @@ def _outcome(
         entry.repair.doubt_all(GONE, state.batch)
     if outcome.made:
         entry.files.ask_again()
+        tables.forget_proof(state, outcome.table)
     if outcome.put_off:
         stop(outcome.table, to=tables.CATCHING_UP, code="table-begins", reason=MANY_BEGIN)
         return

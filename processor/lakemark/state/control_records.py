@@ -7,6 +7,7 @@
     table-stop          it stops for the reason that the record gives, unless a person paused it
     table-skip          it leaves out what it has not applied, up to the record's offsets
     table-read          rows that were in doubt have been read again: by key, or all of them
+    table-verified      a verify run has compared it, or could not: see `model.proof`
     table-resnapshot    any row may miss an event: it needs a snapshot
     table-rebuild       it is made anew beside the old one, see `tables.rebuild`
     table-fill          its older rows get values that no event tells, see `fills`
@@ -21,6 +22,7 @@ which it is taken back.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -38,8 +40,10 @@ from lakemark.model.control import (
     TableResume,
     TableSkip,
     TableStop,
+    TableVerified,
 )
 from lakemark.model.offsets import Offsets
+from lakemark.model.proof import UNPROVED, TableProof
 from lakemark.model.topic_owners import ONE_OWNER, TopicOwners
 from lakemark.reconcile import window
 from lakemark.state import handling, tables
@@ -151,7 +155,7 @@ def carry_out(
                     refresh.again(table)
             case TableSkip():
                 _skip(state, record, refresh)
-            case TableRead(table=table) if table:
+            case TableRead(table=table) | TableVerified(table=table) if table:
                 _read(state, record)
             case TableResnapshot(table=table) if table:
                 _doubt(state, table, record.reason)
@@ -292,11 +296,15 @@ def _rebuild(
         log.warning("table.not_rebuilt", table=table)
 
 
-def _read(state: PipelineState, record: TableRead) -> None:
+def _read(state: PipelineState, record: TableRead | TableVerified) -> None:
     """Note that rows were read again; a table without rows is known once it was read in full."""
-    table, keys = record.table, record.keys
-    until = -1 if record.until is None else record.until
+    table = record.table
     entry = state.entry_of(table)
+    if isinstance(record, TableVerified):
+        if entry is not None and not entry.files.rebuild:
+            state.proofs[table] = state.proofs.get(table, UNPROVED).after(record)
+        return
+    keys, until = record.keys, -1 if record.until is None else record.until
     if entry is None and keys is None and record.until is not None:
         entry = state.tables[table] = TableState(since_batch=state.batch)
     if entry is not None:
@@ -309,18 +317,21 @@ def first_state(
     *,
     control: int,
     places: Offsets,
+    proofs: Mapping[str, TableProof] = MappingProxyType({}),
 ) -> PipelineState:
     """Return the state of a new checkpoint: the pauses that people asked for and did not take back.
 
     Done again, old records would arm runs that are over and resume or skip what is no longer the
-    same. Two things outlive the checkpoint that they were said to: a table that was paused stays
-    so, and the source's epochs are counted on, since rows of the tables have positions in them.
+    same. Three things outlive the checkpoint that they were said to: a table that was paused stays
+    so; the source's epochs are counted on, since rows of the tables have positions in them; and a
+    table that was proved was so.
 
     Args:
         records: all control records that there are.
         known: the tables' states as the checkpoint before said them last.
         control: offset behind these records.
         places: by topic and partition, where the tables begin that are not read now.
+        proofs: of the tables, as the checkpoint before said them last.
     """
     paused = {name: entry.state == PAUSED for name, entry in known.items()}
     epochs: Counter[str] = Counter()
@@ -332,7 +343,8 @@ def first_state(
             paused[table] = kind == "table-pause"
         if kind == "new-epoch":
             epochs[str(record.get("connector", ""))] += 1
-    state = PipelineState(control=control)
+    kept = {t: msgspec.structs.replace(proof, files_since=-1) for t, proof in proofs.items()}
+    state = PipelineState(control=control, proofs=kept)
     for connector, count in epochs.items():
         state.own_log(connector).epochs = [{} for _ in range(count)]
     for name, entry in known.items():

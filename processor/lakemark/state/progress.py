@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from lakemark.model.proof import TableProof
 from lakemark.state import stored_form
 from lakemark.state.tables import PipelineState, TableState
 
@@ -41,6 +42,7 @@ class Kept(msgspec.Struct):
 
     Attributes:
         tables: states by table.
+        proofs: of those that have one, see `model.proof`.
         others: values of the pipeline's own records, by key.
         unreadable: tables whose newest record is none.
     """
@@ -48,6 +50,7 @@ class Kept(msgspec.Struct):
     tables: dict[str, TableState]
     others: dict[bytes, bytes]
     unreadable: tuple[str, ...] = ()
+    proofs: dict[str, TableProof] = {}
 
     def captured(self) -> tuple[str, ...]:
         """Return the tables that the query is for; none where they were not recorded."""
@@ -107,6 +110,8 @@ def _record(table: str, entry: TableState | None, state: PipelineState) -> bytes
     if entry is None:
         return None
     told = {"table": table, "batch": state.batch, **stored_form.flat(entry)}
+    if proof := state.proofs.get(table):
+        told["proof"] = proof
     return msgspec.json.encode(told)
 
 
@@ -121,6 +126,7 @@ def kept(records: Iterable[ProgressRecord]) -> Kept:
             continue
         name = record.key.decode(errors="replace")
         found.tables.pop(name, None)
+        found.proofs.pop(name, None)
         unreadable.pop(name, None)
         if record.value is None:
             continue
@@ -129,6 +135,8 @@ def kept(records: Iterable[ProgressRecord]) -> Kept:
             unreadable[name] = None
             continue
         found.tables[name] = entry
+        if proof := _proof(record.value):
+            found.proofs[name] = proof
     found.unreadable = tuple(sorted(unreadable))
     return found
 
@@ -141,6 +149,14 @@ def tables_of(newest: Mapping[bytes, bytes]) -> dict[str, TableState]:
     return {name: entry for name, entry in found.items() if entry is not None}
 
 
+def proofs_of(newest: Mapping[bytes, bytes]) -> dict[str, TableProof]:
+    """Return the tables' proofs in the newest value of each key, of those that have one."""
+    found = {
+        key.decode(errors="replace"): _proof(v) for key, v in newest.items() if not is_own(key)
+    }
+    return {name: proof for name, proof in found.items() if proof is not None}
+
+
 def _put(others: dict[bytes, bytes], key: bytes, value: bytes | None) -> None:
     others.pop(key, None)
     if value is not None:
@@ -150,5 +166,16 @@ def _put(others: dict[bytes, bytes], key: bytes, value: bytes | None) -> None:
 def _entry(value: bytes) -> TableState | None:
     try:
         return stored_form.of_flat(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+class _Proved(msgspec.Struct):
+    proof: TableProof | None = None
+
+
+def _proof(value: bytes) -> TableProof | None:
+    try:
+        return msgspec.json.decode(value, type=_Proved).proof
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None

@@ -266,11 +266,12 @@ def _first_state(config: Config) -> PipelineState:
             for offsets in (cluster.start_offsets, cluster.end_offsets)
         )
         said = control.read(config, start, end)
-        known = progress.tables_of(read_compacted(config, config.topics.progress))
+        newest = read_compacted(config, config.topics.progress)
+        known, proofs = progress.tables_of(newest), progress.proofs_of(newest)
         named = {topic for entry in known.values() for topic in entry.topics}
         latest = config.stream.starting == "latest"
         places = _by_topic((cluster.end_offsets if latest else cluster.start_offsets)(named))
-    state = control_records.first_state(said, known, control=end, places=places)
+    state = control_records.first_state(said, known, control=end, places=places, proofs=proofs)
     for name in state.tables:
         log.info("table.stays_paused", table=name)
     return state

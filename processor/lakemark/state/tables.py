@@ -26,6 +26,7 @@ from lakemark.model.decoding import LOG_CHANGED
 from lakemark.model.events import Learnt
 from lakemark.model.fills import UNSEEN
 from lakemark.model.offsets import Offsets
+from lakemark.model.proof import TableProof
 from lakemark.model.topic_owners import ONE_OWNER, TopicOwners
 from lakemark.settings.table_id import unqualified
 from lakemark.state.table_parts import (
@@ -164,6 +165,7 @@ class PipelineState(LogState, kw_only=True):
         left_offsets: where reading of their topics ended, if these are read no more.
         schema_changes: of schema topics, up to where it was judged what came late, see
             `sources.schema_topics`.
+        proofs: of tables, by name; of their files as they are now, see `model.proof`.
     """
 
     format: int = FORMAT
@@ -184,6 +186,7 @@ class PipelineState(LogState, kw_only=True):
     left: dict[str, LeftOut] = msgspec.field(default_factory=dict)
     left_offsets: Offsets = msgspec.field(default_factory=dict)
     schema_changes: Offsets = msgspec.field(default_factory=dict)
+    proofs: dict[str, TableProof] = msgspec.field(default_factory=dict)
 
     def log_of(self, connector: str) -> LogState:
         """Return the state of a connector's log, to be read.
@@ -339,6 +342,7 @@ def end_skips(state: PipelineState, start: Offsets) -> list[str]:
         entry = state.tables[table]
         entry.stream(state.batch)
         entry.files.ask_again()
+        forget_proof(state, table)  # an older copy may have been put back
         why = "events were skipped: rows may be missing, out of date or deleted since"
         entry.repair.doubt_all(entry.rebuilding() or why, state.batch)
     return ended
@@ -576,6 +580,11 @@ def end_fills(state: PipelineState, passed: Callable[[TableState], bytes | None]
         position = passed(entry)
         if position is not None:
             entry.repair.end_fills(position)
+
+
+def forget_proof(state: PipelineState, table: str) -> None:
+    """Know nothing of what verify runs have shown of a table: its files are others from now on."""
+    state.proofs[table] = TableProof(files_since=state.batch)
 
 
 def any_state(state: PipelineState, wanted: str) -> bool:

@@ -35,6 +35,7 @@ def test_a_state_of_format_4_means_what_it_meant():
         "begun_at": 0,
         "logs": {},
         "schema_changes": {},
+        "proofs": {},
     }
     entry = state.tables[T]
     for field in msgspec.structs.fields(TableState):

@@ -84,6 +84,7 @@ class Endpoints:
         does: where commands go.
         waits: looks at what is visible.
         ready_lag: how far behind a table may be for `/readyz`.
+        ready_proved: how old a table's proof may be for it; None = nobody asks.
     """
 
     def __init__(
@@ -95,10 +96,12 @@ class Endpoints:
         waits: LongPolls,
         *,
         ready_lag: timedelta,
+        ready_proved: timedelta | None = None,
     ) -> None:
         self._pipeline, self._board, self._metrics = pipeline, board, numbers
         self._commands, self._ready_lag = does, ready_lag
         self._waits = waits
+        self._ready_proved = ready_proved
         self._at_once = CapacityLimiter(_COMMANDS)
 
     def routes(self) -> list[Route]:
@@ -126,7 +129,7 @@ class Endpoints:
 
     def readyz(self, _: Request) -> Response:
         """Say whether the tables are recent."""
-        found = health.not_ready(self._board.status(), self._ready_lag)
+        found = health.not_ready(self._board.status(), self._ready_lag, self._ready_proved)
         words = "not ready" if found else "ok"
         reasons = masking.explained(to_builtins(found))
         return self._json(503 if found else 200, {"status": words, "reasons": reasons})

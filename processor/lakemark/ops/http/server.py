@@ -66,6 +66,7 @@ def serving(
         does or _commands(config),
         LongPolls(waits or Waits(board), most=most_connections() // 2),
         ready_lag=config.http.ready_lag,
+        ready_proved=config.http.ready_proved,
     )
     server = _Server(http.app(answers, token=token), place)
     thread = threading.Thread(target=server.run, name="http", daemon=True)

@@ -29,6 +29,7 @@ from lakemark.sink.delta import (
     schema_evolution,
     staging,
     table_log,
+    table_notes,
     table_store,
 )
 from lakemark.sink.delta.chunk_files import ChunkFileWriter, InFile, fits, loader, placed
@@ -398,6 +399,10 @@ class DeltaFormat:
     def discard(self, path: str, name: str, *, options: dict[str, str]) -> None:
         """Delete all that a rebuild has written beside its table."""
         rebuild.discard(path, name, storage_options=options)
+
+    def note(self, path: str, name: str, text: str, *, options: dict[str, str]) -> bool:
+        """Have a table say something of itself, by a property and the commit's message."""
+        return table_notes.note(path, name, text, storage_options=options)
 
     def fill(
         self,

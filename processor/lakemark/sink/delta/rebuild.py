@@ -26,6 +26,7 @@ from deltalake import DeltaTable
 
 from lakemark import failpoints
 from lakemark.errors import TableError
+from lakemark.model.proof import PROPERTY
 from lakemark.sink.delta import roaring, table_actions, table_log, table_store
 from lakemark.sink.delta.commits import Options, open_table, retried
 from lakemark.sink.delta.engines import ENGINE
@@ -226,7 +227,7 @@ def _metadata(old: TableFiles | None, new: TableFiles) -> dict[str, Any]:
     kept = {
         name: value
         for name, value in (old.metadata.get("configuration") or {}).items()
-        if name in _KEPT or not (name.startswith("delta.") or name == ENGINE)
+        if name in _KEPT or not (name.startswith("delta.") or name in {ENGINE, PROPERTY})
     }
     same = {
         name: old.metadata[name]

@@ -189,6 +189,7 @@ function trouble() {
   found.push(...gathered(errored.map((table) => [table.name, table.code, table.reason, table.hint, table.retried]), (names, count) => names + (count === 1 ? " has stopped" : " have stopped")));
   const doubts = [];
   for (const table of now.tables) {
+    doubts.push(...doubtsOf(table));
     if (table.state === "dropped")
       doubts.push([table.name, table.code, table.reason, table.hint, null, true]);
     if (table.resnapshot)
@@ -253,6 +254,31 @@ function cell(label, className, ...children) {
   return made;
 }
 
+/** Since when a table is proved to be as its source, and what the newest verify run has found. */
+function proved(proof) {
+  if (!proof) return cell("proved", "", "–");
+  const made = cell("proved", proof.unlike || proof.code ? "doubt" : "", proof.proved_ms === null ? "never" : ago(proof.proved_ms));
+  const parts = [];
+  if (proof.proved_ms !== null) parts.push(counted(proof.rows, "row") + " compared up to position " + (proof.position || "unknown") + (proof.newer ? ", " + number(proof.newer) + " left to newer events" : ""));
+  if (Object.keys(proof.found).length) parts.push("newest run: " + verdict(proof.found) + (proof.mended ? ", to be mended" : ""));
+  if (proof.reason || proof.waits) parts.push(proof.reason || proof.waits);
+  made.title = parts.join("; ");
+  return made;
+}
+
+/** What the newest verify run of a table has found, or why it was in vain; what to do about it. */
+function doubtsOf(table) {
+  const proof = table.proof, found = [];
+  if (!proof) return found;
+  if (Object.keys(proof.found).length) {
+    const done = proof.unlike ? (proof.mended ? "; not all of it could be mended" : "") : "; all of it was mended";
+    const hint = !proof.unlike ? "" : proof.mended ? "a key that is there twice takes `lakemark table rebuild TABLE`, more rows than are compared a snapshot" : "`lakemark verify " + table.name + "` shows which rows, and mends them with --repair";
+    found.push([table.name, "", "Verified " + ago(proof.ended_ms) + ": " + verdict(proof.found) + done, hint, null, !proof.unlike]);
+  }
+  if (proof.code) found.push([table.name, proof.code, "Not verified: " + proof.reason, proof.hint, proof.expected, true]);
+  return found;
+}
+
 function tables() {
   if ($("tables").querySelector("button:active")) return; // replaced while it is pressed, it would never be clicked
   const wanted = $("find").value.trim().toLowerCase();
@@ -267,7 +293,7 @@ function tables() {
     return el("tr", "", first, cell("", "", badge(table.state)),
       cell("behind", "number", behind), cell("rows", "number", number(table.rows)),
       cell("changes", "number", number(table.events)), cell("dead letters", "number", number(table.dead_letters)),
-      cell("last write", "", ago(table.committed_ms)), cell("", "", actions(table)));
+      cell("last write", "", ago(table.committed_ms)), proved(table.proof), cell("", "", actions(table)));
   }));
   if (focus) for (const one of $("tables").querySelectorAll("button")) if (one.getAttribute("aria-label") === focus) one.focus();
   $("no-tables").hidden = shown.length > 0;
