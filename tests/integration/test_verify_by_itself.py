@@ -19,7 +19,7 @@ from tests.kit.snapshots import SNAPSHOT
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 ROWS = 300
-EVERY_S = 6
+EVERY_S = 3
 FOUND_S = 60.0
 """A period, a turn of each table before, and a loaded machine."""
 SLOW, FAST = 2, 1_000_000

@@ -5,12 +5,15 @@ flight, one that waits, one that was done, and signals with all kinds of answers
 """
 
 import math
+from datetime import timedelta
 
 import msgspec
 
+from lakemark.model.proof import TableProof
 from lakemark.ops import lag
 from lakemark.ops.board import Board
 from lakemark.ops.status import BatchDone
+from lakemark.settings.verify_config import VerifyConfig
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import BEING_READ, READ, SETTLING, ChunkInFlight, Flight
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
@@ -45,7 +48,7 @@ class Clock:
 def lively() -> tuple[Board, Clock]:
     """The board, at `NOW`, and its clock."""
     clock = Clock(NOW - 3600)
-    board = Board(NAME, clock=clock)
+    board = Board(NAME, verify=VerifyConfig(every=timedelta(days=7)), clock=clock)
     board.captured([STORES, ORDERS, ITEMS, CUSTOMERS, EVENTS, ARCHIVE, WAITING])
     board.pipeline("streaming")
     while clock.now < NOW:
@@ -65,7 +68,11 @@ def _batch(board: Board, clock: Clock) -> None:
     done = 1000 + at
     if not stalled:
         tables = _tables(clock.now, done)
-        board.tables(PipelineState(batch=at, offsets=_applied(done), tables=tables))
+        board.tables(
+            PipelineState(
+                batch=at, offsets=_applied(done), tables=tables, proofs=_proofs(clock.now)
+            )
+        )
         seconds = {"plan": 0.2, "tasks": 1.6, "settle": 0.1}
         board.batch(BatchDone(at, events, events // 3, seconds))
     board.ends(lag.Ends({}, _applied(done + behind) if behind else _applied(done)))
@@ -100,6 +107,28 @@ def _tables(now: float, done: int) -> dict[str, TableState]:
         STORES: table("t.stores", 310),
         ARCHIVE: table("t.archive", 12, state="paused", from_offsets={"t.archive": {0: 900}}),
     }
+
+
+def _proofs(now: float) -> dict[str, TableProof]:
+    """One that is proved, one in which a run has found something, and one that cannot be."""
+    at = int(now * 1000)
+
+    def ago(days: float) -> int:
+        return at - int(days * 86_400_000)
+
+    proved = TableProof(
+        proved_ms=ago(2), turn_ms=ago(2), ended_ms=ago(1.9), run="v1", rows=1_204_553, newer=12,
+        position="0100000000001a2b", proved_by="v1",
+    )  # fmt: skip
+    why = {"code": "table-locked", "reason": "a lock of psql is held on it", "retried": True}
+    return {
+        ORDERS: proved,
+        ITEMS: msgspec.structs.replace(
+            proved, proved_ms=ago(9), turn_ms=ago(1), ended_ms=ago(0.2), run="v2",
+            found={"missing": 2, "differing": 1},
+        ),
+        STORES: TableProof(ended_ms=ago(0.1), turn_ms=ago(0.1), failures=1, **why),
+    }  # fmt: skip
 
 
 def _signals(board: Board) -> None:

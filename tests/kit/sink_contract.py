@@ -556,6 +556,29 @@ class FormatContract(SinkContract):
         assert sorted(map(str, found)) == ["x", "x", "y", "y"]
 
     @pytest.mark.parametrize("deletes", ["hard"])
+    def test_what_a_table_says_of_itself_changes_no_row(self, scribe: Scribe, tmp_path) -> None:
+        def note(path: str, text: str) -> bool:
+            return self.made_by.note(path, "lakemark.proved", text, options={})
+
+        assert not note(str(tmp_path / "none"), "x"), "there is no table"
+        scribe.merge(upsert(row("x", "o", 1), at(3)))
+        is_noted = note(scribe.path, '{"at_ms":1}')
+        sink = self.made_by.sink_of(scribe.path, self.name, {}, query="q")
+        sink.open()
+        assert sink.opened is not None
+        version = sink.opened.version()
+        assert note(scribe.path, '{"at_ms":1}') == is_noted
+        sink.open()
+        assert sink.opened.version() == version, "done again it changes nothing"
+        assert sink.recorded("q/t/stream") is not None
+        scribe.merge(upsert(row("x", "n", 9), at(7)))
+        assert note(scribe.path, '{"at_ms":2}') == is_noted
+        scribe.merge(upsert(row("y", "y", 2), at(8)), delete(row("x"), at(9)))
+        self.made_by.settle()
+        (kept,) = self.made_by.reader_of(scribe.path, {}).rows(["id", "b"])
+        assert kept.to_pylist() == [{"id": "y", "b": 2}]
+
+    @pytest.mark.parametrize("deletes", ["hard"])
     def test_a_batch_with_a_sweep_alone_does_not_say_what_the_key_is(self, scribe: Scribe) -> None:
         scribe.merge(upsert(row("x"), at(1)))
         more = {"key": (), "deletes": "hard", "app_id": "q/t/stream", "version": 7}

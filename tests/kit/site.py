@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from lakemark.connectors.postgres.conditions import check
 from lakemark.errors import DependencyError
+from lakemark.model.proof import TableProof
 from lakemark.ops import lag
 from lakemark.ops.board import Board
 from lakemark.ops.http import http
@@ -22,6 +23,7 @@ from lakemark.ops.status import BatchDone, CatalogChange, CatalogNow, SourceNow
 from lakemark.ops.waits import Waits
 from lakemark.settings import masking
 from lakemark.settings.config import load
+from lakemark.settings.verify_config import VerifyConfig
 from lakemark.snapshot import notifications
 from lakemark.snapshot.notifications import Progress, Subject
 from lakemark.state.tables import PipelineState
@@ -113,7 +115,7 @@ class Site(Written):
 
     def __post_init__(self) -> None:
         masking.know(lambda: masking.Masks(["hush-4hush"]))
-        self.board = Board("shop")
+        self.board = Board("shop", verify=VerifyConfig(every=timedelta(days=7)))
         self.metrics = Metrics(self.board)
         self.waits = Waits(self.board)
         answers = http.Endpoints(
@@ -143,7 +145,10 @@ class Site(Written):
         b = table_state(topics=["t.b"], state="errored", dead_letters=2, events=1, **why)
         b.progress.from_offsets = {"t.b": {0: 1}}
         offsets = {"t.a": {0: 9}, "t.b": {0: 1}}
-        board.tables(PipelineState(batch=4, offsets=offsets, tables={A: a, B: b}))
+        now = int(time.time() * 1000)
+        found = {"proved_ms": now - 60_000, "turn_ms": now - 9000, "ended_ms": now - 8000}
+        proofs = {A: TableProof(**found, run="v", found={"missing": 2})}
+        board.tables(PipelineState(batch=4, offsets=offsets, tables={A: a, B: b}, proofs=proofs))
         done = BatchDone(4, 10, 7, {"plan": 0.1, "tasks": 2.0}, held={"touches": 3, "parts": 2})
         board.batch(done)
         self.metrics.batch(done)

@@ -113,6 +113,25 @@ def test_captured_tables_of_which_nothing_has_come_wait(folder, kafka):
     assert "public.empty" not in {table["name"] for table in shown["tables"]}
 
 
+def test_what_verify_runs_have_shown_is_said_with_what_to_do(folder, kafka):
+    found = {"proved_ms": 1, "ended_ms": 2, "turn_ms": 2, "found": {"missing": 2, "left": 1}}
+    why = {"ended_ms": 2, "code": "no-key", "reason": "it has no key", "hint": "give it one"}
+    kafka.records = {
+        b"public.a": record(proof=found),
+        b"public.b": record(proof={**found, "mended": True, "found": {"extra": 3}}),
+        b"public.c": record(proof=why),
+        b"public.d": record(),
+    }
+    text = " ".join(invoke("status").output.split())
+    assert "public.a: verified: 2 missing in the lake, 1 not compared → " in text
+    assert "public.b: verified: 3 only in the lake: all mended" in text
+    assert "public.c: not verified: it has no key (no-key; it is not tried again) → give it" in text
+    shown = json.loads(invoke("status", "-o", "json").stdout)
+    proofs = {table["name"]: table["proof"] for table in shown["tables"]}
+    assert (proofs["public.a"]["proved_ms"], proofs["public.a"]["unlike"]) == (1, 3)
+    assert proofs["public.d"] is None
+
+
 def test_before_the_first_start(folder, kafka):
     assert "no state yet: shop.progress is empty" in invoke("status").output
     shown = json.loads(invoke("status", "-o", "json").stdout)

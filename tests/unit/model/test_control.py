@@ -60,6 +60,16 @@ OLD = [
     written("sweep", {"run": NAMES, "table": NAMES, "position": TEXTS}),
     written("table-read", {"table": NAMES, "until": st.integers(-1, 9)}, {"keys": st.lists(TEXTS)}),
     command("table-pause"),
+    command(
+        "table-verified",
+        may={
+            "run": NAMES, "turn_ms": st.integers(1, 9), "ended_ms": st.integers(1, 9),
+            "batch": st.integers(0, 9), "compared": st.booleans(), "proved": st.booleans(),
+            "mended": st.booleans(), "position": NAMES, "rows": st.integers(1, 9),
+            "newer": st.integers(1, 9), "found": st.just({"missing": 1}), "code": NAMES,
+            "reason": NAMES, "hint": NAMES, "retried": st.booleans(),
+        },
+    ),
     command("table-resume", may={"code": TEXTS}),
     command("table-stop", {"code": TEXTS, "reason": TEXTS, "hint": TEXTS}),
     command("table-skip", {"offsets": OFFSETS}),

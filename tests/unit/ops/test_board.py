@@ -7,9 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemark.errors import DependencyError
+from lakemark.model.proof import TableProof
 from lakemark.ops import health, lag
 from lakemark.ops.board import Board
 from lakemark.ops.history import PACE_S, EventRate
+from lakemark.ops.proofs import (
+    WAITS_EMPTY,
+    WAITS_INCOMPLETE,
+    WAITS_READ,
+    WAITS_REBUILT,
+    WAITS_STOPPED,
+)
 from lakemark.ops.status import (
     BatchDone,
     ChunkNow,
@@ -18,6 +26,7 @@ from lakemark.ops.status import (
     SourceProblem,
     WindowsNow,
 )
+from lakemark.settings.verify_config import VerifyConfig
 from lakemark.snapshot import notifications
 from lakemark.snapshot.flight import ChunkInFlight, Flight
 from lakemark.snapshot.notifications import Progress, ScanStatus, Subject
@@ -330,6 +339,81 @@ MINUTE = timedelta(seconds=60)
 
 def codes(board: Board) -> list[tuple[str, str]]:
     return [(r.code, r.table) for r in health.not_ready(board.status(), MINUTE)]
+
+
+DAY_MS = 86_400_000
+
+
+def proved(clock, ago_ms: int = 5000, **more) -> TableProof:
+    then = int(clock.now * 1000) - ago_ms
+    return TableProof(proved_ms=then, turn_ms=then, ended_ms=then + 1000, **more)
+
+
+def with_proof(board: Board, proof: TableProof | None, **more) -> None:
+    board.pipeline("streaming")
+    state = at(1, a=entry(**{"engine": "task-merge", "complete": "snapshot", **more}))
+    state.proofs = {A: proof} if proof else {}
+    board.tables(state)
+    board.ends(ends(1))
+
+
+def of_proof(board: Board, limit: timedelta | None) -> list[str]:
+    found = health.not_ready(board.status(), MINUTE, limit)
+    return [reason.reason for reason in found if reason.code == "proof-old"]
+
+
+def test_a_proof_is_shown_with_what_was_found(clock):
+    board = Board("shop", verify=VerifyConfig(every=timedelta(days=7)), clock=clock)
+    with_proof(board, proved(clock, rows=7, position="ab", found={"missing": 2}, run="v"))
+    status = board.status()
+    (table,) = status.tables
+    assert status.verify_every_s == 7 * 86_400
+    assert (table.proof.expected, table.proof.rows, table.proof.unlike) == (True, 7, 2)
+    assert (table.proof.position, table.proof.found, table.proof.waits) == (
+        "ab",
+        {"missing": 2},
+        "",
+    )
+    with_proof(board, None)
+    assert board.status().tables[0].proof.proved_ms is None
+    for more, waits in (
+        ({"state": "paused"}, WAITS_STOPPED), ({"rebuild": "r"}, WAITS_REBUILT),
+        ({"complete": ""}, WAITS_INCOMPLETE), ({"reread_missed": 3}, WAITS_READ),
+        ({"engine": ""}, WAITS_EMPTY),
+    ):  # fmt: skip
+        with_proof(board, None, **more)
+        assert board.status().tables[0].proof.waits == waits
+
+
+def test_without_verification_only_what_was_proved_by_hand_is_shown(board, clock):
+    with_proof(board, None)
+    assert board.status().tables[0].proof is None
+    assert board.status().verify_every_s is None
+    with_proof(board, proved(clock))
+    assert not board.status().tables[0].proof.expected
+    chosen = VerifyConfig(every=timedelta(days=7), tables=["public.b"])
+    other = Board("shop", verify=chosen, clock=clock)
+    with_proof(other, None)
+    assert other.status().tables[0].proof is None
+
+
+def test_readiness_asks_for_proofs_only_where_it_is_told_to(board, clock):
+    day = timedelta(days=1)
+    with_proof(board, None)
+    assert of_proof(board, None) == []
+    assert of_proof(board, day) == [f"{A} was never proved, not within 86400 s"]
+    with_proof(board, proved(clock))
+    assert of_proof(board, day) == []
+    with_proof(board, proved(clock, 2 * DAY_MS))
+    assert of_proof(board, day) == [f"{A} was proved 172800 s ago, not within 86400 s"]
+    with_proof(board, proved(clock, 2 * DAY_MS), state="paused")
+    assert of_proof(board, day) == [], "as of its lag, a person's word counts"
+    with_proof(board, None, engine="")
+    assert of_proof(board, day) == [], "it never had a row"
+    chosen = VerifyConfig(every=day, tables=["public.b"])
+    other = Board("shop", verify=chosen, clock=clock)
+    with_proof(other, None)
+    assert of_proof(other, day) == [], "it is not verified by itself"
 
 
 def test_alive_is_streaming(board):

@@ -101,6 +101,11 @@ def test_metrics_parse_and_say_what_the_board_says(site):
     assert samples["lakemark_table_rows", (("table", A),)] == 7
     assert samples["lakemark_table_dead_letters_total", (("table", B),)] == 2
     assert samples["lakemark_table_newest_source_timestamp_seconds", (("table", A),)] == 5
+    assert 60 <= samples["lakemark_proved_age_seconds", (("table", A),)] < 600
+    assert samples["lakemark_verify_unlike_rows", (("table", A),)] == 2
+    assert samples["lakemark_verify_failed", (("table", A),)] == 0
+    assert samples["lakemark_verify_every_seconds", ()] == 7 * 86_400
+    assert ("lakemark_proved_age_seconds", (("table", B),)) not in samples  # it never was
     assert samples["lakemark_batches_total", ()] == 1
     assert samples["lakemark_batch_step_seconds_total", (("step", "tasks"),)] == 2
     assert samples["lakemark_batch_duration_seconds_bucket", (("le", "2.5"),)] == 1

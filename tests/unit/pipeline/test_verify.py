@@ -1,11 +1,15 @@
 """Verify runs through the whole pipeline: what they find and mend, whatever dies meanwhile."""
 
+import json
+from typing import Any
+
 import msgspec
 import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import DependencyError, TableError
 from lakemark.model.comparisons import ComparedChunk, UnlikeRow
+from lakemark.model.proof import PROPERTY, TableProof
 from lakemark.reconcile.chunks import Settled
 from lakemark.reconcile.outputs import COMPARED, SETTLED
 from lakemark.sink import found_rows
@@ -55,6 +59,48 @@ def test_it_finds_and_mends(world):
     assert world.lake.values() == ROWS[ORDERS]
     assert verify(world, "x")["total_rows_scanned"] == "9"
     assert findings(world, "x") == []
+
+
+def noted(world: World) -> dict[str, Any]:
+    """What the Delta table says of its proof."""
+    table = DeltaTable(table_path(world.lake.config.lake.path, ORDERS))
+    return json.loads(table.metadata().configuration.get(PROPERTY, "{}"))
+
+
+def test_what_is_proved_is_kept_in_the_state_and_in_the_table(world):
+    verify(world)
+    proof = world.lake.state.proofs[ORDERS]
+    assert (proof.proved_ms, proof.unlike) == (0, 2)
+    assert noted(world) == {}
+    verify(world, "w", repair=True)
+    proof = world.lake.state.proofs[ORDERS]
+    assert (proof.proved_by, proof.rows, proof.mended, proof.unlike) == ("w", 8, True, 0)
+    assert proof.proved_ms == proof.turn_ms > 0
+    assert noted(world) == proof.told()
+    message = DeltaTable(table_path(world.lake.config.lake.path, ORDERS)).history(5)
+    assert json.dumps(proof.told(), separators=(",", ":")) in {
+        one.get("userMetadata") for one in message
+    }
+    assert bytes.fromhex(proof.position) > b""
+    world.commit(Change("u", ORDERS, 1, "new"))
+    world.step()
+    assert world.lake.values()[1] == "new", "merges go on behind it"
+    assert noted(world) == proof.told()
+
+
+def test_a_table_whose_files_are_others_is_not_proved(world):
+    verify(world, "w", repair=True)
+    assert world.lake.state.proofs[ORDERS].proved_ms
+    world.lake.records.append({"type": "table-rebuild", "table": ORDERS, "id": "c"})
+    world.go(60.0, until=lambda: bool(world.table(ORDERS).files.rebuild))
+    world.go(120.0, until=lambda: not world.table(ORDERS).files.rebuild)
+    assert world.lake.state.proofs[ORDERS] == TableProof(
+        files_since=world.lake.state.proofs[ORDERS].files_since
+    )
+    assert world.lake.state.proofs[ITEMS].proved_ms
+    assert noted(world) == {}
+    verify(world, "x")
+    assert world.lake.state.proofs[ORDERS].proved_by == "x"
 
 
 @pytest.mark.parametrize("repair", [False, True])

@@ -131,9 +131,7 @@ def test_a_table_that_fails_waits_longer_and_longer_and_the_others_go_on(world):
 
 
 def test_a_table_that_is_locked_is_given_up_and_has_another_turn(world):
-    locked = ChunkError(
-        code=TABLE_LOCKED, message="a lock", hint="wait for it", retried=True
-    )
+    locked = ChunkError(code=TABLE_LOCKED, message="a lock", hint="wait for it", retried=True)
     world.answers[ORDERS] = [locked] * 500
     world.go(60.0, until=lambda: proof(world).code != "")
     assert proof(world, ITEMS).proved_ms

@@ -1,10 +1,12 @@
 """Control records move the tables' states, one after the other."""
 
+import json
 from typing import Any
 
 import pytest
 
-from lakemark.state import tables
+from lakemark.model.proof import TableProof
+from lakemark.state import progress, stored_form, tables
 from lakemark.state.control_records import carry_out, first_state
 from lakemark.state.schema_refresh import Refresh
 from lakemark.state.tables import PipelineState, TableState
@@ -51,6 +53,50 @@ def test_keys_that_were_read_again_are_no_longer_in_doubt_and_others_are():
     assert state.tables[T].repair.reread_keys == {"[2]": 3}
     told(state, {"type": "table-read", "table": T, "until": 3})
     assert state.tables[T].repair.reread_keys == {}
+
+
+def verified(table: str = T, **more: Any) -> dict[str, Any]:
+    said = {"run": "v", "turn_ms": 5, "ended_ms": 9, "batch": 3, "compared": True, "proved": True}
+    return {"type": "table-verified", "table": table, **said, **more}
+
+
+def test_a_table_is_proved_unless_it_is_not_known_or_being_made_anew():
+    state = told(streaming(p0=10), verified(position="ab"))
+    assert (state.proofs[T].proved_ms, state.proofs[T].position) == (5, "ab")
+    assert told(streaming(p0=10), verified("public.other")).proofs == {}
+    state = streaming(p0=10)
+    state.tables[T].files.begin_rebuild("r", "why")
+    assert told(state, verified()).proofs == {}, "its files are about to be others"
+
+
+def test_a_table_that_left_out_events_is_proved_no_more():
+    state = told(streaming(p0=10), verified(), pause())
+    told(state, {"type": "table-skip", "table": T, "offsets": {TOPIC: {"0": 10}}})
+    state.batch = 7
+    assert tables.end_skips(state, START) == [T]
+    assert (state.proofs[T].proved_ms, state.proofs[T].files_since) == (0, 7)
+    assert told(state, verified(batch=6)).proofs[T].proved_ms == 0, "it was read before"
+    assert told(state, verified(batch=7)).proofs[T].proved_ms == 5
+
+
+def test_proofs_outlive_a_checkpoint():
+    proof = TableProof(proved_ms=5, position="ab", files_since=7)
+    state = first_state([], {}, control=3, places={}, proofs={T: proof})
+    assert state.proofs == {T: TableProof(proved_ms=5, position="ab")}
+    again = stored_form.decode(stored_form.encode(state))
+    assert again.proofs == state.proofs
+
+
+def test_the_progress_topic_has_the_proof_in_the_table_s_record():
+    state = told(streaming(p0=10), verified(position="ab", found={"missing": 2}))
+    record = progress.record_of(T, state)
+    assert json.loads(record)["proof"]["position"] == "ab"
+    assert progress.proofs_of({T.encode(): record, b"_pipeline": b"{}"}) == state.proofs
+    assert progress.tables_of({T.encode(): record}).keys() == {T}
+    assert progress.proofs_of({T.encode(): b"no JSON"}) == {}
+    bare = progress.record_of(T, streaming(p0=10))
+    assert "proof" not in json.loads(bare)
+    assert progress.proofs_of({T.encode(): bare}) == {}
 
 
 def test_a_table_is_in_doubt_and_an_epoch_begins():
