@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from lakemark.errors import DependencyError
+from lakemark.model.proof import TableProof
 from lakemark.ops import lag
 from lakemark.ops.status import CatalogChange, CatalogNow, SourceNow, SourceProblem
 from lakemark.snapshot import notifications
@@ -586,6 +587,37 @@ def test_what_the_database_changed_without_an_event_is_listed(shown, served: Ser
     box = page.locator("#trouble .problem").filter(has_text="catalog cannot be looked at")
     expect(box).to_contain_text("the database is away")
     expect(box).to_contain_text("it was seen last 60 s ago")
+
+
+def test_since_when_a_table_is_proved(shown):
+    found = rows(shown.page)
+    assert found[ORDERS][6] == "2 d ago"
+    assert found[STORES][6] == "never"
+    assert found[WAITING][6] == "\u2013", "there is nothing to prove"
+    title = shown.page.locator("#tables tr", has_text=ORDERS).locator("[data-label=proved]")
+    expect(title).to_have_attribute(
+        "title", re.compile("1,204,553 rows compared up to position 0100.*12 left to newer events")
+    )
+
+
+def test_what_verify_runs_have_found_is_said_with_what_was_done(shown, served: Served):
+    at = int(NOW * 1000)
+    ended = {"turn_ms": at - 9000, "ended_ms": at - 5000, "run": "v"}
+    names = [f"public.p{n}" for n in range(3)]
+    tables = {name: table_state(rows=1, topics=["t"], engine="task-merge") for name in names}
+    proofs = {
+        names[0]: TableProof(**ended, found={"missing": 2, "differing": 1}),
+        names[1]: TableProof(**ended, found={"extra": 4}, mended=True, proved_ms=at - 9000),
+        names[2]: TableProof(**ended, code="no-key", reason="it has no key", hint="give it one"),
+    }
+    served.board.tables(PipelineState(batch=1, tables=tables, proofs=proofs))
+    served.board.captured([])
+    boxes = shown.page.locator("#trouble .problem")
+    expect(boxes).to_have_count(3)
+    expect(boxes.nth(0)).to_contain_text("2 missing, 1 different")
+    expect(boxes.nth(0)).to_contain_text("lakemark verify public.p0")
+    expect(boxes.nth(1)).to_contain_text("4 only in the lake; all of it was mended")
+    expect(boxes.nth(2)).to_contain_text("Not verified: it has no key")
 
 
 def test_what_is_the_same_for_many_tables_is_one_box(shown, served: Served):

@@ -1,14 +1,16 @@
 """The proofs of tables in the words of `status`; pure."""
 
+from typing import Final
+
 from lakemark.model.proof import TableProof
 from lakemark.ops.status import ProofNow
 from lakemark.state.tables import STREAMING, TableState
 
-WAITS_STOPPED = "it does not stream"
-WAITS_REBUILT = "it is being rebuilt"
-WAITS_INCOMPLETE = "its rows have not all been brought yet"
-WAITS_READ = "it is to be read again first"
-WAITS_EMPTY = "it has never had a row, and there is no Delta table"
+WAITS_STOPPED: Final = "it does not stream"
+WAITS_REBUILT: Final = "it is being rebuilt"
+WAITS_INCOMPLETE: Final = "its rows have not all been brought yet"
+WAITS_READ: Final = "it is to be read again first"
+WAITS_EMPTY: Final = "it has never had a row, and there is no Delta table"
 
 
 def proof_of(proof: TableProof, entry: TableState, *, expected: bool) -> ProofNow | None:

@@ -1,11 +1,14 @@
 """What a table says of itself in a property: a commit of its own, which changes no row."""
 
 import time
+from typing import Final
 
 from lakemark.sink.delta import table_actions, table_log, table_store
 from lakemark.sink.delta.commits import Options, open_table, retried
 from lakemark.sink.delta.failures import Conflict, told
 from lakemark.sink.delta.table_store import TableStore
+
+_TIMED: Final = "delta.enableInCommitTimestamps"
 
 
 def note(path: str, name: str, text: str, *, storage_options: Options = None) -> bool:
@@ -21,8 +24,9 @@ def note(path: str, name: str, text: str, *, storage_options: Options = None) ->
         storage_options: of delta-rs.
 
     Returns:
-        False if there is no table, or where a commit of ours and one of delta-rs would not respect
-        each other (HDFS, a lock in DynamoDB): nothing was done.
+        False if there is no table, if each of its commits must have the time in it, or where a
+        commit of ours and one of delta-rs would not respect each other (HDFS, a lock in DynamoDB):
+        nothing was done.
 
     Raises:
         TableError: the table's log cannot be read.
@@ -36,7 +40,7 @@ def note(path: str, name: str, text: str, *, storage_options: Options = None) ->
     def attempt() -> bool:
         with told(path):
             opened = open_table(path, options)
-            if opened is None:
+            if opened is None or opened.metadata().configuration.get(_TIMED) == "true":
                 return False
             if opened.metadata().configuration.get(name) == text:
                 table_log.keep(store, [opened.version()])
