@@ -1,4 +1,4 @@
-"""What a table says of itself in a property: a commit of its own, which changes no row."""
+"""Notes that a table has about itself: a property, by a commit of its own that changes no row."""
 
 import time
 from typing import Final
