@@ -3,11 +3,16 @@
 import json
 
 import msgspec
+import pyarrow as pa
 import pytest
 
+from lakemark.connectors.postgres import positions as lsns
 from lakemark.connectors.postgres.catalog import CatalogColumn, from_catalog
+from lakemark.converters.converter import Moment
+from lakemark.converters.json.converter import JsonConverter
 from lakemark.converters.json.described import described, key_schema, value_schema
 from lakemark.converters.json.envelopes import sample
+from lakemark.model.decoding import ConverterOptions
 from lakemark.model.events import NOTHING_LEARNT, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import from_connect, from_envelope
@@ -87,6 +92,42 @@ def test_what_records_bring_counts_first_and_without_an_event_nothing_is_said():
     assert found["s.t"][1] == b"{}"
     assert json.loads(found["s.t"][0]) == key_schema(table, event)
     assert found["s.u"] == (b"", b"")
+
+
+PLAIN, WRAPPED = {"schemas.enable": "false"}, {"schemas.enable": "true"}
+KEEPS = {"replace.null.with.default": "false"}
+
+
+@pytest.mark.parametrize(
+    ("value", "wrapped", "written"),
+    [
+        ({}, True, 7),
+        (WRAPPED, True, 7),
+        (WRAPPED | KEEPS, True, None),
+        (PLAIN, False, None),
+        (PLAIN, True, None),  # only keys carry theirs
+        ({}, False, None),
+    ],
+)
+def test_null_in_a_row_is_the_default_only_where_the_connector_s_records_have_it_so(
+    value, wrapped, written
+):
+    """A schema that is made of the table's columns has defaults, and says nothing of NULL."""
+    column = {"type": "int32", "optional": True, "default": 7, "field": "n"}
+    table = from_connect("s.t", {"fields": [column]}, None)
+    event = (
+        b'{"after":null,"source":{"connector":"postgresql","name":"shop","schema":"","table":"",'
+        b'"snapshot":"false","sequence":null,"lsn":1,"ts_ms":1},"op":"c","ts_ms":1}'
+    )
+    converter = JsonConverter(ConverterOptions(value=(*value.items(),)))
+    learnt = converter.described(table, Learnt(event))
+    writer = converter.writer("s.t", table, HandlingModes(), learnt=learnt, wrapped=wrapped)
+    rows = pa.array([{"n": None}], pa.struct([("n", pa.int32())]))
+    _, (record,) = writer.reads(rows, Moment(lsns.pack(1, 8, 8), 1, 1))
+    told = json.loads(record)
+    assert told["payload"]["after"] == {"n": written}
+    (image,) = (field for field in told["schema"]["fields"] if field["field"] == "after")
+    assert image["fields"][0]["default"] == 7
 
 
 def test_a_number_of_any_scale_has_the_fields_that_it_is_written_with():
