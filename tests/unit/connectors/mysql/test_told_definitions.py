@@ -105,3 +105,20 @@ def test_names_with_quotes_and_dots_are_the_events():
     }
     tables = msgspec.convert([change], tuple[TableChange, ...])
     assert list(dict(definitions(tables, modes_of("mysql"), connector="mysql"))) == ['"my.db".a"b']
+
+
+@pytest.mark.parametrize("connector", ["mysql", "mariadb"])
+def test_a_statement_tells_the_default_that_the_catalog_tells(connector):
+    told = {"id": None, "n": "5", "t": "dflt", "at": "1970-01-01 00:00:00"}
+    kinds = {"id": "INT", "n": "BIGINT", "t": "VARCHAR", "at": "DATETIME"}
+    columns = [
+        {"name": name, "typeName": kinds[name], "length": 20 if name == "t" else None,
+         "optional": name != "id", "defaultValueExpression": default}
+        for name, default in told.items()
+    ]  # fmt: skip
+    change = {"type": "ALTER", "id": '"s"."t"', "table": {"columns": columns}}
+    table = msgspec.convert(change, TableChange)
+    ((_, schema),) = definitions([table], modes_of(connector), connector=connector)
+    assert {c.name: c.default for c in schema.columns} == {
+        "id": "", "n": "5", "t": '"dflt"', "at": "0",
+    }  # fmt: skip
