@@ -111,7 +111,6 @@ def waiting(database: Database, directory: Path) -> Iterator[Waiting]:
     more = {
         "topic.creation.default.partitions": str(PARTITIONS),
         "topic.creation.default.replication.factor": "1",
-        "heartbeat.interval.ms": "1000",
     }
     database.start_connector({"snapshot.mode": "initial", **more})
     with Running(database, directory, {"http": {"bind": f"127.0.0.1:{free_port()}"}}) as running:
