@@ -76,7 +76,7 @@ class SentEvents(Protocol):
 
     @property
     def trouble(self) -> LakemarkError | None:
-        """Why nothing is shown, as far as that is known."""
+        """The reason why nothing is shown, as far as that is known."""
 
 
 class WaitRequest(msgspec.Struct, frozen=True):
