@@ -65,6 +65,15 @@ def test_never_two_runs_of_its_own_at_once(world):
     assert len(own(world)) >= 2
 
 
+def test_a_turn_is_known_before_a_batch_has_brought_it_to_the_state(world):
+    coordinator = world.start()
+    for _ in range(20):
+        coordinator.step()
+        world.clock += 1.0
+    assert turns(world) == [ITEMS, ORDERS]
+    assert proof(world).ended_ms == 0, "no batch came"
+
+
 def test_what_differs_is_found_and_is_no_proof(world):
     del world.stream.lake[ORDERS][3]
     world.go(60.0)
