@@ -193,6 +193,7 @@ class Pipeline:
         plan = self._plan(
             state,
             step="stream",
+            reads=(advance.start_offsets(before, state.offsets), state.offsets),
             applied=plans.applied_positions(before.applied),
             stopped=state.not_streaming(),
             selected=None,
@@ -416,6 +417,7 @@ class Pipeline:
         state: PipelineState,
         *,
         step: str,
+        reads: tuple[Offsets, Offsets],
         applied: AppliedPositions,
         stopped: frozenset[str],
         selected: Any,
@@ -470,6 +472,7 @@ class Pipeline:
             step=step,
             applied=applied,
             seen=self.seen_columns(state),
+            reads=reads,
         )
         return BatchPlan(decode, lake)
 
@@ -570,6 +573,7 @@ class Pipeline:
         plan = self._plan(
             state,
             step="catchup",
+            reads=(turn.start, turn.end),
             applied=plans.applied_positions(turn.applied),
             stopped=frozenset(),
             selected=frozenset(turn.tables),

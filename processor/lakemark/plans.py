@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from lakemark.model.commit_note import Span
 from lakemark.model.decoding import AppliedPosition
 from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
@@ -29,6 +30,7 @@ def lake_plan(
     step: str,
     applied: AppliedPositions,
     seen: Mapping[str, frozenset[str]] = NOBODY,
+    reads: tuple[Offsets, Offsets] = ({}, {}),
 ) -> LakePlan:
     """Return how the tables of a batch are written.
 
@@ -39,6 +41,7 @@ def lake_plan(
         step: `stream` or `catchup`.
         applied: the partitions' applied positions before the batch.
         seen: columns of tables that the newest look at the catalog has found.
+        reads: first and end offsets of what the step reads of change topics.
     """
     return LakePlan(
         query=query,
@@ -79,7 +82,18 @@ def lake_plan(
         format=config.lake.format,
         stopped=state.not_streaming() if step == STREAM else frozenset(),
         begins=TABLES_A_SLOT if step == STREAM and _others_wait(state) else None,
+        offsets=_spans(*reads),
     )
+
+
+def _spans(start: Offsets, end: Offsets) -> dict[str, Span]:
+    """What a step reads, by topic and partition; nothing of those that have nothing new."""
+    return {
+        f"{topic}/{partition}": (max(begin, 0), at)
+        for topic, partitions in end.items()
+        for partition, at in partitions.items()
+        if (begin := start.get(topic, {}).get(partition, 0)) < at
+    }
 
 
 def _seen(

@@ -36,6 +36,7 @@ from lakemark.sink.names import (
     sources_of,
 )
 from lakemark.sink.resolve import Part
+from lakemark.sink.table_format import TableCommit
 from lakemark.sink.table_sink import MergeResult, SchemaPlan, TableSize, batch_of, schema_plan
 from lakemark.sink.write_set import prepare
 from tests.kit.write_sets import Change, Model, Row
@@ -309,6 +310,16 @@ class ParquetReader:
         there = newest(self.path) is not None
         return ParquetSink(self.path).read_rows(keys) if there else keys.slice(0, 0)
 
+    def rows_at(self, version_of: int, keys: pa.Table) -> pa.Table | None:
+        file = Path(self.path) / f"v{version_of}.json"
+        return version(self.path, version_of).rows_of(keys) if file.exists() else None
+
+    def history(self) -> list[TableCommit]:
+        numbers = sorted(
+            (int(file.stem[1:]) for file in Path(self.path).glob("v*.json")), reverse=True
+        )
+        return [TableCommit(number, 0, "WRITE") for number in numbers]
+
     def keys_below(self, position: bytes, *, key: Sequence[str]) -> pa.Table:
         rows = self.alive()
         if rows is None:
@@ -343,6 +354,7 @@ class ParquetFormat:
         options: dict[str, str],
         *,
         query: str,
+        note: str = "",
     ) -> ParquetSink:
         assert engine in {PARQUET, ""}
         return ParquetSink(path, query)

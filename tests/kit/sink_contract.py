@@ -548,6 +548,24 @@ class FormatContract(SinkContract):
         found = {one["id"]: one["b"] for one in before.rows_of(keys).to_pylist()}
         assert found == {"x": 1, "gone": 2}
 
+    @pytest.mark.parametrize("deletes", ["hard"])
+    def test_a_table_knows_its_versions(self, scribe: Scribe) -> None:
+        reader = self.made_by.reader_of(scribe.path, {})
+        scribe.merge(upsert(row("x", "o", 1), at(3)))
+        self.made_by.settle()
+        first = reader.history()[0].version
+        scribe.merge(upsert(row("x", "n", 9), at(7)))
+        self.made_by.settle()
+        versions = [one.version for one in reader.history()]
+        assert versions[:2] == [first + 1, first]
+        assert versions == sorted(versions, reverse=True)
+        keys = pa.table({"id": ["x", "never"]})
+        for version, b in ((first, 1), (first + 1, 9)):
+            found = reader.rows_at(version, keys)
+            assert found is not None
+            assert [one["b"] for one in found.to_pylist()] == [b]
+        assert reader.rows_at(first + 2, keys) is None
+
     def test_rows_of_our_own_are_added_once(self, tmp_path) -> None:
         path, rows = str(tmp_path / "_lakemark" / "own"), pa.table({"a": ["x", "y"]})
         for app_id in ("one", "one", "other/one"):

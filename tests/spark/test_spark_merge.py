@@ -168,6 +168,19 @@ def test_another_attempt_of_a_task_changes_nothing(spark, engine, tmp_path):
     assert seconds >= 2
 
 
+def test_a_commit_says_which_batch_made_it(spark, engine, tmp_path):
+    path, note = str(tmp_path / "t"), '{"by":"lakemark","batch":3,"step":"stream"}'
+    engine.ensure(path, table_schema(COLUMNS, "hard"), key=("id",))
+    rows = write_set([upsert(row("x", "new"), at(1))], COLUMNS, "hard")
+    staged = engine.staging.stage(
+        path, rows, key=("id",), app_id="q/t/stream", version=1, note=note
+    )
+    engine.engine.merge(spark, path, [staged], deletes="hard", app_id="q/t/stream", version=1)
+    engine.merge(path, rows, key=("id",), deletes="hard", app_id="q/t/stream", version=2)
+    said = [commit.get("userMetadata") for commit in DeltaTable(path).history(2)]
+    assert said == [None, note]
+
+
 def test_a_failed_statement_leaves_no_settings_behind(spark, engine, tmp_path, monkeypatch):
     from lakemark.sink.delta import spark_merge
 

@@ -186,7 +186,8 @@ class _Work:
             truncates = _truncates(parts)
         key = change_batch.key_columns(part.packet for part in parts).names
         made_by = formats.format_named(plan.format)
-        sink = made_by.sink_of(own.path, own.engine, plan.options, query=plan.query)
+        note = plan.note(part.partition for part in parts)
+        sink = made_by.sink_of(own.path, own.engine, plan.options, query=plan.query, note=note)
         outcome = TableOutcome(table, key=list(key), engine=sink.engine, step=plan.step)
         outcome.truncate = _newer(truncates, own.truncated_at)
         outcome.key_ends = key_ends(_keys(parts), _key_types(parts, key))

@@ -6,12 +6,14 @@ driver finishes what is left to it (`TableFormat.finish`). The next state follow
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 import msgspec
 
+from lakemark.model import commit_note
+from lakemark.model.commit_note import Span
 from lakemark.model.evolution import Evolution
 from lakemark.model.fills import Fill
 from lakemark.settings.config import DELTA, Metadata
@@ -82,6 +84,7 @@ class LakePlan:
         begins: so many tables of a merge task may begin in this step; None = all.
         options: storage options of the lake.
         format: name of the tables' format, see `formats`.
+        offsets: that the step reads, by topic and partition (``topic/0``).
     """
 
     query: str
@@ -93,6 +96,7 @@ class LakePlan:
     stopped: frozenset[str] = frozenset()
     begins: int | None = None
     format: str = DELTA
+    offsets: Mapping[str, Span] = field(default_factory=dict)
 
     def is_new(self, table: str) -> bool:
         """Return whether no earlier batch of the query has had the table in hand."""
@@ -102,6 +106,15 @@ class LakePlan:
     def app_id(self, table: str, step: str = "") -> str:
         """The app id under which the commits of this step, or of `step`, are recorded."""
         return f"{self.query}/{table}/{step or self.step}"
+
+    def note(self, sources: Iterable[str]) -> str:
+        """Return what a table's commits say of the batch, see `commit_note`.
+
+        Args:
+            sources: of what is applied to the table, as `resolve.Part` has them.
+        """
+        found = commit_note.note_of(self.batch, self.step, sources, self.offsets)
+        return commit_note.encode(found)
 
     def cut_id(self, table: str) -> str:
         """The app id under which this step's truncates of the table are recorded."""

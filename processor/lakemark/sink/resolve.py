@@ -235,7 +235,7 @@ class _Batch:
                 self.fills.setdefault(record.key, []).append(record.net)
                 continue
             found = self.rest.setdefault(record.key, [])
-            found.append((part.partition, record.net.row, _step(record, record.net)))
+            found.append((part.partition, record.net.row, step_of(record, record.net)))
 
     def _take_out(self, keys: Iterable[bytes]) -> None:
         """Plain keys become ones that compose."""
@@ -269,7 +269,7 @@ class _Batch:
         nets: list[NetChange] = []
         special: dict[bytes, Special] = {}
         for key, found in self.rest.items():
-            steps = _in_order(found)
+            steps = in_order(found)
             whole = None if key in watched or key in self.fills else _whole(steps)
             if whole is not None:
                 nets.append(whole)
@@ -313,7 +313,8 @@ def _simple_mask(control: pa.Table) -> npt.NDArray[np.bool_]:
     return np.asarray(simple.to_numpy(), dtype=bool)
 
 
-def _step(record: change_batch.PacketRecord, net: NetChange) -> Step:
+def step_of(record: change_batch.PacketRecord, net: NetChange) -> Step:
+    """Return what a record of a change batch does to its key's row."""
     if record.record == change_batch.LEAVE:
         return KeyLeft(net, record.other_key)
     if record.record == change_batch.ARRIVE:
@@ -321,8 +322,8 @@ def _step(record: change_batch.PacketRecord, net: NetChange) -> Step:
     return net
 
 
-def _in_order(found: list[tuple[str, int, Step]]) -> list[Step]:
-    """Steps of one key: as they come inside a partition, by last position across partitions."""
+def in_order(found: list[tuple[str, int, Step]]) -> list[Step]:
+    """Return a key's steps: as they come inside a partition, by last position across them."""
     by_partition: dict[str, list[Step]] = {}
     for partition, _, step in sorted(found, key=lambda one: one[:2]):
         by_partition.setdefault(partition, []).append(step)

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from lakemark.model.change_batch import WriteFile
 from lakemark.model.columns import Column
+from lakemark.model.commit_note import CommitNote
 from lakemark.model.fills import Fill
 from lakemark.settings.config import Config
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
@@ -35,6 +36,23 @@ class Replaced:
 
     rows: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommit:
+    """A commit in a table's history.
+
+    Attributes:
+        version: of the table that it made.
+        ts_ms: when, in milliseconds since the epoch.
+        operation: in the format's words.
+        note: what it says of the batch that made it; None where it says nothing.
+    """
+
+    version: int
+    ts_ms: int
+    operation: str
+    note: CommitNote | None = None
 
 
 class TableReader(Protocol):
@@ -74,6 +92,12 @@ class TableReader(Protocol):
             Without a table: no rows, and `_cdc` is missing.
         """
 
+    def rows_at(self, version: int, keys: pa.Table) -> pa.Table | None:
+        """Return as `read_rows` the rows of an earlier version; None if that cannot be read now."""
+
+    def history(self) -> list[TableCommit]:
+        """Return the commits that the table still knows, the newest first; none without a table."""
+
     def keys_below(self, position: bytes, *, key: Sequence[str]) -> pa.Table:
         """Return the keys of the rows that a truncate at a position removes or marks deleted.
 
@@ -107,7 +131,9 @@ class TableFormat(Protocol):
     def merges_in_tasks(self, engine: str) -> bool:
         """Return whether an engine needs nobody but the task, see `TableSink.merges`."""
 
-    def sink_of(self, path: str, engine: str, options: dict[str, str], *, query: str) -> TableSink:
+    def sink_of(
+        self, path: str, engine: str, options: dict[str, str], *, query: str, note: str = ""
+    ) -> TableSink:
         """Return the sink of one table.
 
         Args:
@@ -115,6 +141,7 @@ class TableFormat(Protocol):
             engine: one of its engines; empty = the one that small tables have.
             options: storage options of the lake.
             query: id of the streaming query, which names what waits beside the table.
+            note: what its commits say of themselves, see `commit_note`; empty = nothing.
         """
 
     def reader_of(self, path: str, options: dict[str, str]) -> TableReader:

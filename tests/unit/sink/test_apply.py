@@ -9,6 +9,8 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemark.errors import TableError
+from lakemark.model.commit_note import TRUNCATES, CommitNote
+from lakemark.sink import formats
 from lakemark.sink.apply import apply
 from lakemark.sink.delta import delta_rs, maintenance, pending
 from lakemark.sink.delta.engines import ENGINE, SPARK_MERGE
@@ -18,8 +20,8 @@ from lakemark.sink.names import CDC, table_path
 from lakemark.sink.resolve import Part
 from lakemark.sink.row_images import cdc_type
 from tests.kit.log_model import TABLE, Entry
-from tests.kit.memory_pipeline import DiedError
-from tests.kit.shop import ORDERS
+from tests.kit.memory_pipeline import Broker, DiedError
+from tests.kit.shop import ORDERS, Shop, schema_of
 from tests.unit.sink.test_resolve import at, parts, row
 from tests.unit.sink.test_resolve_snapshots import PLACEHOLDER
 
@@ -238,3 +240,26 @@ def test_where_halves_are_lost_no_row_is_sure_of_what_it_has(tmp_path, lost):
     outcome = batch(2, *moves, settled=at(50), pending=0 if lost else -1)
     assert outcome.lost == lost
     assert outcome.reread == (["[2]"] if lost else [])
+
+
+@pytest.mark.parametrize("engine", ["task-merge", "deletion-vectors"])
+def test_a_commit_says_which_batch_made_it_and_of_what(tmp_path, cache, letters, engine):
+    schemas = {ORDERS: schema_of(ORDERS, id="int8", v="text")}
+    shop = Shop(tmp_path, Broker(), schemas, {"engine": engine})
+    topic = f"shop.{ORDERS}"
+    shop.put("c", 10, 1, v="a")
+    shop.run()
+    shop.put("u", 11, 1, v="b")
+    shop.put("t", 12, 1)
+    shop.put("c", 13, 2, v="c")
+    shop.run()
+    reader = formats.format_of(shop.config.lake).reader_of(
+        table_path(str(tmp_path / "lake"), ORDERS), {}
+    )
+    notes = [commit.note for commit in reader.history() if commit.note is not None]
+    assert notes == [
+        CommitNote(1, "stream", {topic: {0: (1, 4)}}),
+        CommitNote(1, f"stream{TRUNCATES}", {topic: {0: (1, 4)}}),
+        CommitNote(0, "stream", {topic: {0: (0, 1)}}),
+    ]
+    assert [note.truncates for note in notes] == [False, True, False]

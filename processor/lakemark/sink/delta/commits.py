@@ -27,7 +27,14 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from lakemark.errors import TableError
 from lakemark.sink.delta import table_log
-from lakemark.sink.delta.engines import DELETION_VECTORS, ENGINE, NAMES, SPARK_MERGE, TASK_MERGE
+from lakemark.sink.delta.engines import (
+    DELETION_VECTORS,
+    ENGINE,
+    NAMES,
+    SPARK_MERGE,
+    TASK_MERGE,
+    USER_METADATA,
+)
 from lakemark.sink.delta.failures import Conflict, busy, told, unsupported_feature
 from lakemark.sink.delta.table_log import LogTable, Opened
 from lakemark.sink.delta.table_store import TableStore
@@ -225,11 +232,12 @@ def once(
     storage_options: Options,
     opened: DeltaTable | None = None,
     engine: str = TASK_MERGE,
+    note: str = "",
 ) -> MergeResult:
     """Look up, work, commit; again from the look-up when somebody else committed first.
 
     `opened`: the table as it was a moment ago. That saves reading its log again; if it is out of
-    date, the commit fails as any other that comes second.
+    date, the commit fails as any other that comes second. `note`: what the commit says of itself.
     """
     given = [opened]
 
@@ -241,7 +249,7 @@ def once(
             counts = (0, 0, 0)
             skipped = recorded is not None and recorded >= version
             if not skipped:
-                counts = work(table, conditional(app_id, version))
+                counts = work(table, conditional(app_id, version, note=note))
             size = size_of(table)
             at = table.version()
         return MergeResult(
@@ -268,6 +276,10 @@ def retried(path: str, attempt: Callable[[], T]) -> T:
         raise busy(path, _ATTEMPTS) from error
 
 
-def conditional(app_id: str, version: int) -> CommitProperties:
+def conditional(app_id: str, version: int, *, note: str = "") -> CommitProperties:
     """The record, and the condition that the next version of the table is still free."""
-    return CommitProperties(app_transactions=[Transaction(app_id, version)], max_commit_retries=0)
+    return CommitProperties(
+        app_transactions=[Transaction(app_id, version)],
+        max_commit_retries=0,
+        custom_metadata={USER_METADATA: note} if note else None,
+    )

@@ -66,6 +66,7 @@ def merge(
     storage_options: Options = None,
     opened: Opened | None = None,
     files: Sequence[InFile] = (),
+    note: str = "",
 ) -> MergeResult:
     """Applies a write set in one commit, exactly once per (app_id, version); as `delta_rs.merge`.
 
@@ -80,6 +81,7 @@ def merge(
         opened: the table, if it is open already.
         files: rows of chunks in data files that the table can have as they are. No two of them,
             and none of the write set, have the same key.
+        note: what the commit says of itself, see `commit_note`.
 
     Raises:
         TableError: as `delta_rs.merge`; `lake-refused` for deletion vectors that cannot be read.
@@ -103,7 +105,7 @@ def merge(
             schema = pa.schema(table.schema().to_arrow())
             staged = prepare(write_set, schema, key=key)
             batch = _Batch(store, before, staged, schema, deletes)
-            return batch.commit(files, app_id, version)
+            return batch.commit(files, app_id, version, note=note)
 
     return retried(path, attempt)
 
@@ -190,7 +192,9 @@ class _Batch:
         self.keys = pa.table([staged.table.column(s) for _, s in names], names=self.key.names)
         self.table = Finder(store, before, self.key)
 
-    def commit(self, files: Sequence[InFile], app_id: str, version: int) -> MergeResult:
+    def commit(
+        self, files: Sequence[InFile], app_id: str, version: int, *, note: str
+    ) -> MergeResult:
         """Steps 2 to 5.
 
         Raises:
@@ -203,7 +207,7 @@ class _Batch:
         new = self._new_file(effects, now)
         marked, vectors = self._marked(effects, now)
         actions: list[Action] = [
-            table_actions.info("MERGE", now, self.before.version),
+            table_actions.info("MERGE", now, self.before.version, note=note),
             {"txn": {"appId": app_id, "version": version, "lastUpdated": now}},
             *table_actions.adoption(self.before),
             *marked,

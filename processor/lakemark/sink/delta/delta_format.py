@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from lakemark.model import commit_note
 from lakemark.model.change_batch import ChunkFile
 from lakemark.model.evolution import Evolution
 from lakemark.model.fills import Fill
@@ -84,12 +85,14 @@ class TaskMergeSink:
         path: the table's folder.
         options: storage options of delta-rs.
         query: the query's id.
+        note: what its commits say of themselves; empty = nothing.
         opened: see `TableSink.opened`.
     """
 
     path: str
     options: dict[str, str]
     query: str
+    note: str = ""
     opened: DeltaVersion | None = None
 
     engine = TASK_MERGE
@@ -205,6 +208,7 @@ class TaskMergeSink:
             version=version,
             storage_options=self.options,
             engine=self.engine,
+            note=commit_note.of_truncate(self.note),
         )
         self.keep(gone.at)
         self.opened = None
@@ -235,6 +239,7 @@ class TaskMergeSink:
             version=version,
             storage_options=self.options,
             opened=None if isinstance(table, LogTable) else table,
+            note=self.note,
         )
         self.keep(merged.at)
         return merged
@@ -248,6 +253,7 @@ class TaskMergeSink:
             app_id=app_id,
             version=version,
             storage_options=self.options,
+            note=self.note,
         )
         return msgspec.msgpack.encode(staged)
 
@@ -299,6 +305,7 @@ class DeletionVectorsSink(TaskMergeSink):
             storage_options=self.options,
             opened=self._table,
             files=files,
+            note=self.note,
         )
         self.keep(merged.at)
         return merged
@@ -355,9 +362,11 @@ class DeltaFormat:
         """Return whether an engine needs nobody but the task."""
         return engine in _SINKS and _SINKS[engine].merges
 
-    def sink_of(self, path: str, engine: str, options: dict[str, str], *, query: str) -> TableSink:
+    def sink_of(
+        self, path: str, engine: str, options: dict[str, str], *, query: str, note: str = ""
+    ) -> TableSink:
         """Return the sink of one table; the options are those of delta-rs."""
-        return _SINKS[engine or TASK_MERGE](path, options, query)
+        return _SINKS[engine or TASK_MERGE](path, options, query, note)
 
     def reader_of(self, path: str, options: dict[str, str]) -> DeltaReader:
         """Return what reads one table."""

@@ -50,6 +50,7 @@ def merge(
     version: int,
     storage_options: Options = None,
     opened: DeltaTable | None = None,
+    note: str = "",
 ) -> MergeResult:
     """Applies a write set in one commit, exactly once per (app_id, version).
 
@@ -63,6 +64,7 @@ def merge(
         version: batch id.
         storage_options: of delta-rs.
         opened: the table, if the caller has it open: see `commits.once`.
+        note: what the commit says of itself, see `commit_note`.
 
     Raises:
         TableError: `table-missing`, `schema-behind`, `engine-mismatch`,
@@ -86,7 +88,13 @@ def merge(
             size = size_of(table)
         return MergeResult(rows=size.rows, files=size.files, bytes=size.bytes, at=table.version())
     return once(
-        path, work, app_id=app_id, version=version, storage_options=storage_options, opened=opened
+        path,
+        work,
+        app_id=app_id,
+        version=version,
+        storage_options=storage_options,
+        opened=opened,
+        note=note,
     )
 
 
@@ -99,6 +107,7 @@ def truncate(
     version: int,
     storage_options: Options = None,
     engine: str = TASK_MERGE,
+    note: str = "",
 ) -> MergeResult:
     """Removes, or marks deleted, the rows below a truncate, exactly once per (app_id, version).
 
@@ -129,7 +138,13 @@ def truncate(
         return counts
 
     return once(
-        path, work, app_id=app_id, version=version, storage_options=storage_options, engine=engine
+        path,
+        work,
+        app_id=app_id,
+        version=version,
+        storage_options=storage_options,
+        engine=engine,
+        note=note,
     )
 
 

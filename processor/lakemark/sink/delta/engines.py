@@ -11,3 +11,5 @@ NAMES: Final[Mapping[str, str]] = {
     SPARK_MERGE: "the Spark MERGE engine",
     DELETION_VECTORS: "the engine with deletion vectors",
 }
+USER_METADATA: Final = "userMetadata"
+"""Where Delta keeps what a writer says of its commit, and shows it in the table's history."""

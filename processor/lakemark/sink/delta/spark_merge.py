@@ -39,6 +39,7 @@ from lakemark.sink.write_set import Shape
 
 _APP: Final = "spark.databricks.delta.write.txnAppId"
 _VERSION: Final = "spark.databricks.delta.write.txnVersion"
+_NOTE: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _SETTINGS: Final = {
     # Staged files never change, so the source need not be copied before it is read twice.
     "spark.databricks.delta.merge.materializeSource": "none",
@@ -103,7 +104,10 @@ def merge(
             deleted=int(found["num_deleted_rows"]),
         )
 
-    result = _once(spark, path, run, app_id=app_id, version=version, options=storage_options)
+    note = next((part.note for part in filled), "")
+    result = _once(
+        spark, path, run, app_id=app_id, version=version, options=storage_options, note=note
+    )
     discard(path, filled, storage_options)
     return result
 
@@ -246,6 +250,7 @@ def _once(
     app_id: str,
     version: int,
     options: Options,
+    note: str = "",
 ) -> MergeResult:
     def attempt() -> MergeResult:
         with told(path):
@@ -253,7 +258,7 @@ def _once(
             recorded = table.transaction_version(app_id)
             if recorded is not None and recorded >= version:
                 return _sized(spark, path, table, MergeResult(skipped=True))
-            with _failures(path), _transaction(spark, app_id, version) as session:
+            with _failures(path), _transaction(spark, app_id, version, note) as session:
                 result = run(session)
             return _sized(spark, path, _existing(path, options), result)
 
@@ -273,16 +278,21 @@ def _session(spark: SparkSession) -> SparkSession:
 
 
 @contextmanager
-def _transaction(spark: SparkSession, app_id: str, version: int) -> Iterator[SparkSession]:
+def _transaction(
+    spark: SparkSession, app_id: str, version: int, note: str
+) -> Iterator[SparkSession]:
     """A session of its own whose Delta statements are recorded as (app id, version)."""
     session = _session(spark)
     session.conf.set(_APP, app_id)
     session.conf.set(_VERSION, str(version))
+    if note:
+        session.conf.set(_NOTE, note)
     try:
         yield session
     finally:
         session.conf.unset(_APP)
         session.conf.unset(_VERSION)
+        session.conf.unset(_NOTE)
 
 
 @contextmanager

@@ -33,12 +33,14 @@ class StagedPart:
         shape: what the SQL depends on.
         ranges: condition, in Spark's SQL, that all its keys meet; empty if there is none.
         rows: number of rows.
+        note: what the commit says of itself.
     """
 
     file: str
     shape: Shape
     ranges: str
     rows: int
+    note: str = ""
 
 
 def stage(
@@ -50,6 +52,7 @@ def stage(
     version: int,
     part: int = 0,
     storage_options: Options = None,
+    note: str = "",
 ) -> StagedPart:
     """Checks a write set and writes it beside its table. Runs in a task.
 
@@ -61,6 +64,7 @@ def stage(
         version: as for the merge.
         part: number of the part within the batch.
         storage_options: of delta-rs.
+        note: what the commit says of itself, see `commit_note`.
 
     Raises:
         TableError: as `write_set.prepare`, and `table-missing`.
@@ -81,7 +85,7 @@ def stage(
         out.write(buffer.getvalue())
         out.close()
     ranges = merge_sql.key_ranges(staged.keys(), dialect=merge_sql.SPARK)
-    return StagedPart(file, staged.shape, ranges, staged.table.num_rows)
+    return StagedPart(file, staged.shape, ranges, staged.table.num_rows, note)
 
 
 def discard(path: str, parts: Iterable[StagedPart], storage_options: Options = None) -> None:

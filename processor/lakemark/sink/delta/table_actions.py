@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import msgspec
 
-from lakemark.sink.delta.engines import DELETION_VECTORS, ENGINE
+from lakemark.sink.delta.engines import DELETION_VECTORS, ENGINE, USER_METADATA
 from lakemark.sink.delta.failures import unsupported_feature
 from lakemark.sink.delta.table_log import VECTORS, Action, DataFile, TableFiles
 from lakemark.version import __version__
@@ -173,14 +173,16 @@ def _widened(file: DataFile, records: int) -> str:
     return msgspec.json.encode({**stats, **new}).decode()
 
 
-def info(operation: str, now: int, version: int) -> Action:
+def info(operation: str, now: int, version: int, *, note: str = "") -> Action:
     """Return the log's information about a commit, besides its actions.
 
     Args:
         operation: in Delta's words.
         now: milliseconds since the epoch.
         version: that it was made from.
+        note: what it says of itself, see `commit_note`; empty = nothing.
     """
+    said = {USER_METADATA: note} if note else {}
     return {
         "commitInfo": {
             "timestamp": now,
@@ -190,5 +192,6 @@ def info(operation: str, now: int, version: int) -> Action:
             "isBlindAppend": False,
             "engineInfo": f"lakemark/{__version__}",
             "txnId": str(uuid4()),  # no two commits are the same bytes: see `put_absent`
+            **said,
         }
     }

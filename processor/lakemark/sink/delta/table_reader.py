@@ -5,13 +5,18 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
+from lakemark.errors import LakemarkError
+from lakemark.model import commit_note
 from lakemark.model.columns import Column
 from lakemark.model.key import canonical_from_columns
 from lakemark.sink.delta import delta_rs
 from lakemark.sink.delta.commits import open_table
+from lakemark.sink.delta.engines import USER_METADATA
 from lakemark.sink.delta.failures import told
 from lakemark.sink.names import CDC, source_schema, sources_of
+from lakemark.sink.table_format import TableCommit
 
 MOST: Final = 100_000  # keys; more than that is a table that needs a snapshot
 
@@ -70,6 +75,32 @@ class DeltaReader:
     def read_rows(self, keys: pa.Table) -> pa.Table:
         """Return the rows with these keys."""
         return delta_rs.read_rows(self.path, keys, storage_options=self.options)
+
+    def rows_at(self, version: int, keys: pa.Table) -> pa.Table | None:
+        """Return the rows with these keys in an earlier version, if its log and files are there."""
+        try:
+            with told(self.path):
+                table = DeltaTable(self.path, version, storage_options=self.options or None)
+            return delta_rs.rows_of(table, keys, self.path)
+        except LakemarkError:
+            return None
+
+    def history(self) -> list[TableCommit]:
+        """Return the commits in the log."""
+        table = open_table(self.path, self.options)
+        if table is None:
+            return []
+        with told(self.path):
+            found = table.history()
+        return [
+            TableCommit(
+                int(one["version"]),
+                int(one.get("timestamp") or 0),
+                str(one.get("operation") or ""),
+                commit_note.decode(one.get(USER_METADATA)),
+            )
+            for one in found
+        ]
 
     def keys_below(self, position: bytes, *, key: Sequence[str]) -> pa.Table:
         """Return the keys of the rows that a truncate at a position removes."""
