@@ -111,10 +111,11 @@ EDGES: Final[Mapping[str, str]] = {
     "ops.http": "server",
     "ops.plan": "facts_lake facts_log plan",
     "ops.prepare": "prepare prepared_settings",
+    "ops.trace": "facts_chunks facts_log facts_rows trace",
     "sources": "beside connecting schema_topics source_set",
     "cli": (
         "__init__ check cli dlq_cli prepared_files run_options signal_exchange snapshot_cli "
-        "status_view verify_cli wait_cli"
+        "status_view trace_cli trace_view verify_cli wait_cli"
     ),
 }
 """The modules that reach the outside, themselves or through others, by folder."""

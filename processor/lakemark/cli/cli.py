@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lakemark.cli import dlq_cli, presentation, snapshot_cli, verify_cli, wait_cli
+from lakemark.cli import dlq_cli, presentation, snapshot_cli, trace_cli, verify_cli, wait_cli
 from lakemark.cli.invocation import (
     CONFIGURATION,
     FAILED,
@@ -49,6 +49,7 @@ app.add_typer(snapshot_cli.app, name="snapshot")
 app.add_typer(dlq_cli.app, name="dlq")
 app.command("verify")(verify_cli.verify)
 app.command("wait")(wait_cli.wait)
+app.command("trace")(trace_cli.trace)
 
 
 TableArgument = Annotated[str, typer.Argument(help="schema.table", show_default=False)]

@@ -28,7 +28,7 @@ from lakemark.version import __version__
 _COMMAND: Final = re.compile(
     r"\blakemark (?:"
     r"(?:table|snapshot|dlq) [a-z]+|config show|run(?: --once)?|recover"
-    r"|validate|doctor|plan|prepare|status|verify)"
+    r"|validate|doctor|plan|prepare|status|verify|trace)"
     r"\b(?! -c )"
 )
 Hide = Callable[[str], str]

@@ -4,7 +4,8 @@ The checkpoint is on any Hadoop file system. Local ones are read as files, objec
 delta-rs with ``lake.storage_options``. Nothing is written, claimed or repaired.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -52,14 +53,30 @@ def newest_state(config: Config) -> Stored:
         DependencyError: the checkpoint cannot be read from here.
         StateVersionError: a newer version of lakemark wrote it.
     """
+    with _reading(config) as files:
+        return stored_in(files)
+
+
+def kept_states(config: Config) -> list[PipelineState]:
+    """Return the states of the newest batches, as many as the checkpoint keeps, the oldest first.
+
+    Raises:
+        DependencyError, StateVersionError: as `newest_state`.
+    """
+    with _reading(config) as files:
+        batches = sorted(_batches(files))
+        return [stored_form.decode(files.read(f"{_STATES}/{batch}.json")) for batch in batches]
+
+
+@contextmanager
+def _reading(config: Config) -> Iterator["_Local | _Store"]:
     folder = local(config.checkpoint)
     try:
-        files = (
+        yield (
             _Local(folder)
             if folder is not None
             else _Store(config.checkpoint, config.lake.options())
         )
-        return stored_in(files)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise DependencyError(
             f"the checkpoint {config.checkpoint} cannot be read: {foreign(error)}",
@@ -121,10 +138,15 @@ class _Store:
         return bytes(self._handler.open_input_file(name).read())
 
 
+def _batches(files: "_Local | _Store") -> list[int]:
+    """Return the batches whose states are kept."""
+    names = files.names(_STATES)
+    return [int(n[:-5]) for n in names if n.endswith(".json") and n[:-5].isdigit()]
+
+
 def stored_in(files: _Local | _Store) -> Stored:
     """Return the content of a checkpoint's files."""
-    names = files.names(_STATES)
-    batches = [int(n[:-5]) for n in names if n.endswith(".json") and n[:-5].isdigit()]
+    batches = _batches(files)
     state = stored_form.decode(files.read(f"{_STATES}/{max(batches)}.json")) if batches else None
     ids, made_for = {}, None
     own = files.names(_OWN)

@@ -9,8 +9,8 @@ While no run is armed nothing is remembered and the state is not rewritten. A ru
 * touches (`key_log`): per key its newest position and its *barrier*, that of the newest c or d;
 * newest truncates, blind spots (changes whose key cannot be read) and snapshots of the
   connector's own: per table the newest position;
-* windows: id, position of the open row (or one before it: `_open`), position of the close row and
-  the server that wrote it;
+* windows: id, position of the open row (or one before it: `open_position`), position of the close
+  row and the server that wrote it;
 * attempts (`chunks`): parts and manifests of chunks that are not decided yet.
 
 A window row announces the oldest window that any chunk may still use: touches at or below that
@@ -193,7 +193,7 @@ def _said_windows(records: Iterable[bytes]) -> Iterator[ShardMark]:
         record = control.decode(blob)
         if not isinstance(record, WindowPlace):
             continue
-        position = _position(record.position)
+        position = position_of(record.position)
         if position != positions.LOWEST:
             data = _WindowData(record.run, record.oldest, record.server)
             end = record.window.rpartition("-")[2]
@@ -241,7 +241,7 @@ def _control(now: ShardState, records: Iterable[bytes], shard: int) -> list[Outp
             case AttemptsBegin(attempt=attempt):
                 _close_below(now, attempt)
             case Fence(position=position):
-                now.fence = max(now.fence, _position(position))
+                now.fence = max(now.fence, position_of(position))
             case Sweep() as record if shard == 0:
                 outputs += _sweep(now, record)
     return outputs
@@ -257,7 +257,8 @@ def _arm(now: ShardState, record: RunStart) -> None:
     run.mode = mode  # output topics may have been configured meanwhile, or taken out
 
 
-def _position(text: str) -> bytes:
+def position_of(text: str) -> bytes:
+    """Return a position as records have it, in hex; `LOWEST` for what is none."""
     try:
         position = bytes.fromhex(text)
     except ValueError:
@@ -267,7 +268,7 @@ def _position(text: str) -> bytes:
 
 def _sweep(now: ShardState, record: Sweep) -> list[Output]:
     """Return a truncate below which nothing of the source is: a run has written every row since."""
-    run, position = now.runs.get(record.run), _position(record.position)
+    run, position = now.runs.get(record.run), position_of(record.position)
     if run is None or record.table not in run.tables or position == positions.LOWEST:
         return []
     packet = change_batch.truncates([position], table=record.table)
@@ -407,7 +408,7 @@ def _window(now: ShardState, mark: ShardMark) -> bytes:
         return b""  # a replay of a window that nobody uses any more
     window = now.windows.setdefault(uuid, Window())
     if end == "open":
-        window.open = window.open or _open(mark.position, data.bound)
+        window.open = window.open or open_position(mark.position, data.bound)
     elif not window.close:
         window.close = mark.position
         window.server = data.server
@@ -416,13 +417,13 @@ def _window(now: ShardState, mark: ShardMark) -> bytes:
     return oldest.open if oldest is not None else b""
 
 
-def _open(position: bytes, bound: str) -> bytes:
+def open_position(position: bytes, bound: str) -> bytes:
     """Return the position that a window's chunks are compared with: the open row's, or one before.
 
     Rows in a data file have the position that the open row says (`Watermark.position`):
     where transactions have committed between the two, their events beat the chunk's rows.
     """
-    least = _position(positions.epoch_of(position).hex() + bound)
+    least = position_of(positions.epoch_of(position).hex() + bound)
     return position if least == positions.LOWEST else min(position, least)
 
 
@@ -492,7 +493,7 @@ def _span(now: ShardState, attempt: Attempt) -> tuple[Window, Window] | None:
     if now.runs[attempt.run].waits and now.fence < high.close:
         return None
     if manifest is not None and manifest.position:
-        low = Window(open=_position(manifest.position))
+        low = Window(open=position_of(manifest.position))
     return low, high
 
 

@@ -200,6 +200,15 @@ def keys(name: str, value: Any) -> tuple[PrimaryKey, ...]:
     return parsed
 
 
+def typed_key(name: str, text: str) -> PrimaryKey:
+    """Read a key that somebody has typed: JSON, or else a text."""
+    try:
+        value = _decode(text)
+    except _UNREADABLE:
+        value = text
+    return _key(name, value)
+
+
 def _key(name: str, value: Any) -> PrimaryKey:
     columns: tuple[str, ...] = ()
     if isinstance(value, dict):

@@ -78,7 +78,8 @@ def _accept(signal: ExecuteSnapshot, context: SignalContext) -> Run:
         raise RefusedError(failed.reason, code=failed.code, hint=failed.hint)
     if signal.keys:
         _one_table(signal, chosen.tables)
-        tables[0].keys = _keys(signal.keys, chosen.tables[0], context)
+        name = chosen.tables[0]
+        tables[0].keys = key_texts(signal.keys, name, context.schemas[name].key)
     run = Run(
         signal.id,
         tables,
@@ -179,13 +180,22 @@ def _one_table(signal: ExecuteSnapshot, tables: Sequence[str]) -> None:
         )
 
 
-def _keys(keys: Sequence[PrimaryKey], table: str, context: SignalContext) -> list[list[str]]:
-    columns = context.schemas[table].key
+def key_texts(keys: Sequence[PrimaryKey], table: str, columns: Sequence[str]) -> list[list[str]]:
+    """Return keys as texts that the database understands, each once.
+
+    Args:
+        keys: as somebody has written them.
+        table: whose.
+        columns: of its key, in key order.
+
+    Raises:
+        RefusedError: ``no-key``, or ``bad-value``: they have other columns.
+    """
     if not columns:
         raise RefusedError(
             f"{table} has no key", code="no-key", hint="leave keys out, or give it a primary key"
         )
-    key_texts = []
+    found = []
     for key in keys:
         names = key.columns or columns
         if len(key.values) != len(columns) or set(names) != set(columns):
@@ -195,8 +205,8 @@ def _keys(keys: Sequence[PrimaryKey], table: str, context: SignalContext) -> lis
                 hint='write {"' + '": …, "'.join(columns) + '": …}, or a list in this order',
             )
         by_name = dict(zip(names, key.values, strict=True))
-        key_texts.append(tuple(_text(by_name[column]) for column in columns))
-    return [list(key) for key in dict.fromkeys(key_texts)]
+        found.append(tuple(_text(by_name[column]) for column in columns))
+    return [list(key) for key in dict.fromkeys(found)]
 
 
 def _text(value: Scalar) -> str:

@@ -63,7 +63,7 @@ def decode_range(records: Records, plan: StretchPlan, heads: Headers | None = No
     """
     heads = heads or headers(records, plan)
     start = plan.applied.get((records.topic, records.partition), AppliedPosition())
-    logged = _logged(heads, plan)
+    logged = logged_by(heads, plan)
     gated = drop_replays(heads.kind, heads.position, heads.source_ts, start, logged)
     reached = replace(gated.after, creates=_creates(heads, gated.keep, start, gated.after))
     first, last = (records.offsets[0], records.offsets[-1]) if records.offsets else (-1, -1)
@@ -107,7 +107,8 @@ def decode_range(records: Records, plan: StretchPlan, heads: Headers | None = No
     return out
 
 
-def _logged(heads: Headers, plan: StretchPlan) -> Logged | None:
+def logged_by(heads: Headers, plan: StretchPlan) -> Logged | None:
+    """Return what names the events of a stretch; None where the connector names none."""
     connector, names, position = plan.identity.connector, heads.transaction, heads.position
     if not identity_of(connector):
         return None

@@ -278,7 +278,7 @@ class Pipeline:
         heads, keys = decoder.headers(records, plan), dict[int, bytes | None]()
         if topic == TOPIC:
             before = out.applied.get(place, AppliedPosition())
-            logged = decoder._logged(heads, plan)
+            logged = decoder.logged_by(heads, plan)
             gated = decoder.drop_replays(
                 heads.kind, heads.position, heads.source_ts, before, logged
             )

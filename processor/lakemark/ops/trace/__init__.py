@@ -1,0 +1,1 @@
+"""`lakemark trace`: the story of one row."""
