@@ -21,11 +21,12 @@ ROOT: Final = PACKAGE.parents[1]
 LIMITS: Final[Mapping[str, int]] = {
     "modules at the top": 11,
     "groups": 26,  # sources/: what a pipeline knows of each of its connectors, all in one room
-    "imports between groups": 150,  # verify runs read tables of the lake beside their source
+    # A trace reads records as the tasks do, and decides chunks as the shards do.
+    "imports between groups": 152,
     "pairs of groups that import each other": 0,
     "modules in cycles": 0,
     "names of several classes": 0,
-    "modules that an update of a row enters": 60,  # whose topic, table, plan, definition, arrays
+    "modules that an update of a row enters": 61,  # and what its commit says of the batch
 }
 """What each figure is; who makes one smaller lowers it here."""
 GOALS: Final[Mapping[str, int]] = {

@@ -87,7 +87,7 @@ def lake_plan(
 
 
 def _spans(start: Offsets, end: Offsets) -> dict[str, Span]:
-    """What a step reads, by topic and partition; nothing of those that have nothing new."""
+    """Return the offsets that a step reads, by topic and partition, where there is anything new."""
     return {
         f"{topic}/{partition}": (max(begin, 0), at)
         for topic, partitions in end.items()

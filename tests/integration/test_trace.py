@@ -47,11 +47,17 @@ class Story:
         self.topic = running.database.topic(table)
         self.kafka = running.database.stack.kafka
 
-    def tell(self, key: Any, *options: str, code: int = 0) -> dict[str, Any]:
+    def tell(
+        self, key: Any, *options: str, code: int = 0, table: str = "", raises: str = ""
+    ) -> dict[str, Any]:
         """What the command says of a row, as JSON; it must end with this code."""
-        arguments = ("trace", self.name, "--key", json.dumps(key), "-o", "json", *options)
+        name = table or self.name
+        arguments = ("trace", name, "--key", json.dumps(key), "-o", "json", *options)
         done = self.running.lakemark.answer(*arguments)
         assert done.returncode == code, done.stderr + done.stdout
+        if raises:
+            assert raises in done.stderr
+            return {}
         said: dict[str, Any] = json.loads(done.stdout)
         return said
 
@@ -107,12 +113,56 @@ def one(lines: list[Line], **like: Any) -> Line:
     return found[0]
 
 
+KEYS = (
+    "CREATE TABLE k (at {moment}, s varchar(20), d numeric(8, 2), c char(4), n int,"
+    " PRIMARY KEY (c, at, s, d))"
+)
+MOMENTS = {"postgres": "timestamp", "mysql": "datetime(6)"}
+ROW = "INSERT INTO k (at, s, d, c, n) VALUES ('2026-01-01 10:00:00.5', 'it''s', 1.5, 'ab', {n})"
+ASKED = ["ab", "2026-01-01 10:00:00.5", "it's", 1.5]
+
+
+def keys_of_several_types(story: Story) -> None:
+    """A row whose key has columns of several types is found by any spelling of them."""
+    table = story.database.identifier("k")
+    story.database.execute("UPDATE k SET n = 2")
+    story.running.wait_equal(table)
+    for key in (ASKED, dict(zip(("c", "at", "s", "d"), ASKED, strict=True)), [*ASKED[:3], "1.50"]):
+        said = story.tell(key, table=table)
+        assert [(line["op"], line["fate"]) for line in said["story"]] == [
+            ("u", "applied"),
+            ("r", "applied"),
+        ]
+        assert said["story"][0]["is_now"]
+        assert (said["agreement"], said["notes"]) == ("same", [])
+    said = story.tell([*ASKED[:3], 1.25], table=table)
+    assert (said["story"], said["agreement"]) == ([], "neither")
+
+
+def what_somebody_has_changed(story: Story) -> None:
+    """A row that was changed beside the log, and one version of the table."""
+    lines = story.tell(2)["story"]
+    first = lines[-1]["version"]
+    before = story.tell(2, "--at", str(first), "--with-values")
+    assert before["lake"]["row"]["v"] == "v2"
+    assert [line["op"] for line in before["story"]] == ["r"]
+    assert before["later"] == len(lines) - 1 > 0
+    path = story.running.table(story.name).table_uri
+    DeltaTable(path).update({"v": "'mine'"}, predicate="id = 2")
+    said = story.tell(2, code=1)
+    assert (said["agreement"], said["columns"], said["on_the_way"]) == ("differing", ["v"], False)
+    story.tell(2, "--at", "1000000", code=1, raises="unknown-version")
+
+
 @EACH
 def test_every_line_is_what_was_done(any_database: Database, tmp_path: Path, engine: str):
     database = any_database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v varchar(40))")
     for key in range(1, 6):
         database.execute(f"INSERT INTO t VALUES ({key}, 0, 'v{key}')")
+    kind = "postgres" if database.server.connector == "postgres" else "mysql"
+    database.execute(KEYS.format(moment=MOMENTS[kind]))
+    database.execute(ROW.format(n=1))
     database.start_connector({"snapshot.mode": "initial", "topic.creation.default.partitions": "1"})
     sections = {**SNAPSHOT, "lake": {"path": "./lake", "engine": engine}}
     with Running(database, tmp_path, sections) as running:
@@ -180,6 +230,8 @@ def test_every_line_is_what_was_done(any_database: Database, tmp_path: Path, eng
         for line in lines:
             if line["kind"] != "sweep":
                 check_version(story, line)
+        keys_of_several_types(story)
+        what_somebody_has_changed(story)
 
 
 def json_key(message: Message) -> int | None:

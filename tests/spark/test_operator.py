@@ -12,7 +12,7 @@ from lakemark.errors import StateVersionError
 from lakemark.model import change_batch
 from lakemark.reconcile import operator, outputs, window
 from lakemark.reconcile.state import decode_state
-from lakemark.runners import local_runner
+from lakemark.snapshot.chunks import parts_of
 from tests.kit.lane import SHARDS, Lane
 from tests.kit.log_model import Shape
 from tests.kit.simulation.history import History
@@ -157,7 +157,7 @@ def test_chunk_records_go_to_the_shard_in_their_header(spark, tmp_path):
     found = [
         (shard, blob)
         for row in frame.collect()
-        for shard, blob in local_runner.parts_of(row.asDict(recursive=True))
+        for shard, blob in parts_of(row.asDict(recursive=True))
         if shard in range(SHARDS)
     ]
     assert found == [(2, blob)], "without Spark they go to the same"

@@ -42,7 +42,7 @@ def is_good(story: RowStory) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What a line need not say, since all of them would say the same.
+    """The look of the lines: what all of them would say alike, none says.
 
     Attributes:
         topic: that all records are of; empty if there are several.
@@ -130,7 +130,7 @@ def show(console: Console, story: RowStory, *, with_values: bool) -> None:
     if story.later:
         show_line(console, f"as of version {story.at}; {story.later} things came later")
     if story.told:
-        header = ("time", "what", "where", "position", "what became of it")
+        header = ["time", "what", "where", "position", "what became of it"]
         show_table(console, header, [look.line(one) for one in story.told])
     else:
         show_line(console, "no record of it was found")

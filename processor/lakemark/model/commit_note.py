@@ -1,4 +1,4 @@
-"""What a commit of a table says of itself: which batch made it, and of what. Pure.
+"""The note that a commit of a table has: which batch made it, and of what. Pure.
 
 It stands in the commit's `userMetadata`, where every reader of Delta's history shows it. Nothing
 of a batch depends on it: what is recorded of batches is the transaction's app id and version.

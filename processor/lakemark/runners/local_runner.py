@@ -21,7 +21,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 import structlog
 
@@ -37,7 +36,7 @@ from lakemark.runners.graceful_stop import QueryStoppedError
 from lakemark.settings.config import Config
 from lakemark.sink.lake_plan import LakePlan, TableOutcome, TablePlan
 from lakemark.snapshot.chunk_task import OpenClients, ReadSettings, run_chunk
-from lakemark.snapshot.chunks import ChunkResult, ChunkSpec
+from lakemark.snapshot.chunks import ChunkResult, ChunkSpec, parts_of
 from lakemark.source import fetch, offset_ranges
 from lakemark.source.offset_ranges import OffsetRange
 from lakemark.state.advance import Results
@@ -175,25 +174,6 @@ class LocalRunner:
         if not hasattr(self._kept, "kept"):
             self._kept.kept = OpenClients()
         return run_chunk(spec, settings, clients=self._kept.kept)
-
-
-def parts_of(record: Mapping[str, Any]) -> Iterator[tuple[int, bytes]]:
-    """Yield the parts of a record of the chunks topic, and their shards; none if it names no shard.
-
-    A record has one part, for the shard that its key names, or parts of several as its headers.
-    """
-    key, value = record["key"], record["value"]
-    if value is None:
-        for header in record["headers"] or ():
-            if header["key"].isdecimal() and header["value"] is not None:
-                yield int(header["key"]), header["value"]
-    elif key is not None:
-        try:
-            shard = msgspec.json.decode(key)["shard"]
-        except (msgspec.DecodeError, KeyError, TypeError):
-            return
-        if isinstance(shard, int):
-            yield shard, len(key).to_bytes(4) + key + value
 
 
 def _decoded(

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
@@ -366,6 +366,25 @@ def _keys_by_shard(keys: pa.Array, spec: ChunkSpec) -> Iterator[tuple[int, pa.Ar
         if begin < end:
             at = pa.array(order[begin:end])
             yield number, at, keys.take(at)
+
+
+def parts_of(record: Mapping[str, Any]) -> Iterator[tuple[int, bytes]]:
+    """Yield the parts of a record of the chunks topic, and their shards; none if it names no shard.
+
+    A record has one part, for the shard that its key names, or parts of several as its headers.
+    """
+    key, value = record["key"], record["value"]
+    if value is None:
+        for header in record["headers"] or ():
+            if header["key"].isdecimal() and header["value"] is not None:
+                yield int(header["key"]), header["value"]
+    elif key is not None:
+        try:
+            shard = msgspec.json.decode(key)["shard"]
+        except (msgspec.DecodeError, KeyError, TypeError):
+            return
+        if isinstance(shard, int):
+            yield shard, len(key).to_bytes(4) + key + value
 
 
 def shards_of(table: str, keys: Sequence[bytes], shards: int) -> npt.NDArray[np.uint32]:

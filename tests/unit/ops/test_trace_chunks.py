@@ -9,7 +9,7 @@ from lakemark.connectors.postgres import positions as lsns
 from lakemark.model import change_batch, net_change
 from lakemark.model.change_batch import KeyColumns
 from lakemark.model.commit_note import CommitNote
-from lakemark.ops.trace.batches import Batches
+from lakemark.ops.trace.batches import TableBatches
 from lakemark.ops.trace.fates import Fates
 from lakemark.ops.trace.traced import (
     Fate,
@@ -66,7 +66,7 @@ def history(*batches: tuple[int, int], chunk_in: int = -1) -> list[TableCommit]:
 
 
 def fates(found: list[Traced], commits: list[TableCommit]) -> list[Told]:
-    return Fates(T, Batches(commits, [], None)).of(found)
+    return Fates(T, TableBatches(commits, [], None)).of(found)
 
 
 def of_chunk(found: list[Traced], commits: list[TableCommit]) -> Told:

@@ -1,7 +1,7 @@
 """The fates that a trace tells, against what the pipeline really did: each line is looked up in the
 version of the table that it names.
 
-Batches are the real ones over a Kafka in memory; histories are drawn by dice.
+TableBatches are the real ones over a Kafka in memory; histories are drawn by dice.
 """
 
 import random
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lakemark.model import positions
 from lakemark.model.decoding import StretchPlan
 from lakemark.ops.trace import facts_rows
-from lakemark.ops.trace.batches import Batches
+from lakemark.ops.trace.batches import TableBatches
 from lakemark.ops.trace.facts_log import alone
 from lakemark.ops.trace.facts_rows import KeyOfRow
 from lakemark.ops.trace.fates import Fates, newest_first
@@ -54,7 +54,7 @@ class Trace:
         self.reader = made_by.reader_of(names.table_path(shop.config.lake.path, ORDERS), {})
         newest = sorted(shop.checkpoint.states)[-kept:]
         states = [shop.checkpoint.load(batch) for batch in newest]
-        self.batches = Batches(self.reader.history(), states, shop.state.tables.get(ORDERS))
+        self.batches = TableBatches(self.reader.history(), states, shop.state.tables.get(ORDERS))
         (source,) = shop.pipeline.sources.of
         plan = StretchPlan(
             identity=source.connector.identity,
@@ -256,7 +256,7 @@ def test_where_nothing_tells_of_commits_they_are_not_known(shop: Shop) -> None:
     shop.put("u", 11, 1, v="b")
     shop.run()
     trace = Trace(shop, 1)
-    silent = Batches([], [], None)
+    silent = TableBatches([], [], None)
     told = Fates(ORDERS, silent).of(trace.records)
     assert [(one.fate, one.made) for one in told] == [(Fate.APPLIED, None)] * 2
 

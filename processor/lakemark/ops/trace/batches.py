@@ -1,4 +1,4 @@
-"""Which batch has read a record, and which commit of the table has it. Pure.
+"""The batch that has read a record, and the commit of the table that has it. Pure.
 
 Two things tell: the notes that commits have (`model.commit_note`), for as long as the table's log
 goes back, and the states of the newest batches in the checkpoint. What neither of them tells is not
@@ -17,8 +17,8 @@ from lakemark.state.tables import PipelineState, TableState
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
-    """What is known of batches and commits.
+class TableBatches:
+    """The batches and commits of a table, as far as they are known.
 
     Attributes:
         history: the table's commits.

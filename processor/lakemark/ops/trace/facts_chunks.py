@@ -14,12 +14,12 @@ from lakemark.kafka.records import read_all
 from lakemark.model import change_batch, control, net_change
 from lakemark.model.control import ChunkComplete, ChunkVoid, RunStart, Sweep, WindowPlace
 from lakemark.model.events import Kind
-from lakemark.ops.trace.facts_log import LogReader, Since
+from lakemark.ops.trace.facts_log import Since, StretchReader
 from lakemark.ops.trace.traced import TracedChunk, TracedSweep, TracedWindow
 from lakemark.reconcile import window
 from lakemark.reconcile.chunks import Header
-from lakemark.runners.local_runner import parts_of
 from lakemark.settings.config import Config
+from lakemark.snapshot.chunks import parts_of
 from lakemark.source import changed_keys
 
 MOST_PARTS: Final = 2_000
@@ -36,7 +36,7 @@ class _Window(msgspec.Struct):
 
 @dataclass(slots=True)
 class _Said:
-    """What control records say of the chunks of a table.
+    """The chunks of a table, as control records tell of them.
 
     Attributes:
         complete: by attempt, that all its parts are written.
@@ -63,7 +63,7 @@ class _Part:
 
 
 def chunks_of(
-    log: LogReader, *, table: str, keys: frozenset[bytes], signal_topic: str, since: Since
+    log: StretchReader, *, table: str, keys: frozenset[bytes], signal_topic: str, since: Since
 ) -> tuple[list[TracedChunk], list[TracedSweep]]:
     """Return the chunks that had one of the keys, and the sweeps of the table.
 
@@ -159,7 +159,7 @@ def _read_ms(said: _Said, attempt: int) -> int:
     return found.ts_ms if found else 0
 
 
-def _read_windows(log: LogReader, topic: str, begins: datetime | None, said: _Said) -> None:
+def _read_windows(log: StretchReader, topic: str, begins: datetime | None, said: _Said) -> None:
     """Read window rows in the topic of the signal table."""
     converter, count = converter_of(log.plan.converter), changed_keys.WINDOW_COLUMNS
     spans = log.spans([topic], Since(begins), most=MOST_SIGNALS)

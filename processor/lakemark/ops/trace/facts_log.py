@@ -12,7 +12,7 @@ from lakemark.kafka.brokers import Cluster
 from lakemark.kafka.client_settings import by_offset, carried
 from lakemark.model.decoding import Records, StretchPlan
 from lakemark.model.offsets import Offsets
-from lakemark.ops.trace.batches import Batches
+from lakemark.ops.trace.batches import TableBatches
 from lakemark.ops.trace.key_records import KeyRecords, cut
 from lakemark.ops.trace.traced import TracedRecord
 from lakemark.settings.config import Config
@@ -30,7 +30,7 @@ Tick = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """Where reading begins: at a time, or at an offset of each partition; neither = `MOST`."""
+    """The place where reading begins: a time, or an offset of each partition; neither = `MOST`."""
 
     moment: datetime | None = None
     offset: int | None = None
@@ -38,7 +38,7 @@ class Since:
 
 @dataclass(frozen=True, slots=True)
 class ReadSpan:
-    """What was read of a partition.
+    """The stretch of a partition that was read.
 
     Attributes:
         topic, partition: which.
@@ -73,7 +73,7 @@ class LogFound:
 
 
 @dataclass(frozen=True, slots=True)
-class LogReader:
+class StretchReader:
     """Reads stretches of topics for one trace.
 
     Attributes:
@@ -149,7 +149,7 @@ class LogReader:
                         yield records, self.plan.of_epoch(epoch)
 
     def key_records(
-        self, spans: Sequence[ReadSpan], *, table: str, key: bytes, batches: Batches
+        self, spans: Sequence[ReadSpan], *, table: str, key: bytes, batches: TableBatches
     ) -> LogFound:
         """Return the records of a key, and of the keys that its row had before or has had since.
 

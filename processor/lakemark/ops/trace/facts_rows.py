@@ -46,7 +46,7 @@ class KeyOfRow:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Whether two rows agree.
+    """The agreement of two rows.
 
     Attributes:
         kind: `same`, `neither` has a row, `unknown`, or as `sink.comparison` has it.

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakemark.model import change_batch, net_change, positions
 from lakemark.model.net_change import NetChange, RowState, Step, net_of
-from lakemark.ops.trace.batches import Batches
+from lakemark.ops.trace.batches import TableBatches
 from lakemark.ops.trace.traced import (
     Fate,
     Image,
@@ -57,7 +57,7 @@ class Fates:
     """
 
     table: str
-    batches: Batches
+    batches: TableBatches
     hard: bool = True
     begin: Mapping[bytes, RowAtStart] = field(default_factory=dict)
     _rows: dict[bytes, RowState] = field(default_factory=dict)

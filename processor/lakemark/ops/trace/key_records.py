@@ -29,7 +29,7 @@ _BY_KEY_ALONE = frozenset({int(Kind.TOMBSTONE), int(Kind.BAD)})
 
 @dataclass(slots=True)
 class KeyRecords:
-    """What a partition has of some keys, stretch by stretch.
+    """The records that a partition has of some keys, stretch by stretch.
 
     Attributes:
         table: its name.

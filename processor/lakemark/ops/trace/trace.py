@@ -32,13 +32,13 @@ from lakemark.ops import dead_letters
 from lakemark.ops.dead_letters import LetterFilter
 from lakemark.ops.stored_state import kept_states
 from lakemark.ops.trace import facts_rows
-from lakemark.ops.trace.batches import Batches
+from lakemark.ops.trace.batches import TableBatches
 from lakemark.ops.trace.facts_chunks import chunks_of
 from lakemark.ops.trace.facts_log import (
     LogFound,
-    LogReader,
     ReadSpan,
     Since,
+    StretchReader,
     Tick,
     alone,
 )
@@ -237,8 +237,8 @@ class _Work:
                 hint="its newest is "
                 + (str(history[0].version) if history else "none: there is no table"),
             )
-        batches = Batches(history, self.states, self.entry)
-        reader = LogReader(self.config, self._plan(), self._epochs(), tick)
+        batches = TableBatches(history, self.states, self.entry)
+        reader = StretchReader(self.config, self._plan(), self._epochs(), tick)
         log = reader.key_records(
             reader.spans(self._topics(), since),
             table=self.table,
@@ -307,7 +307,7 @@ class _Work:
         return tuple(self.states[-1].log_of(self.connector.qualifier).epochs)
 
     def _begin(
-        self, batches: Batches, log: LogFound, found: Iterable[Traced]
+        self, batches: TableBatches, log: LogFound, found: Iterable[Traced]
     ) -> dict[bytes, RowAtStart]:
         """Return the rows of the keys before the first commit that has anything of them."""
         versions = [

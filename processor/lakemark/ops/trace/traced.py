@@ -1,4 +1,4 @@
-"""What a trace has to tell: records, chunks and sweeps that concern some keys, and their fates.
+"""Records, chunks and sweeps that concern some keys, and their fates: all that a trace tells.
 
 Pure values. What each fate means:
 
@@ -27,7 +27,7 @@ from lakemark.model.net_change import NetChange, Step
 
 
 class Fate(StrEnum):
-    """What became of something; the table is in the module's docstring."""
+    """The fate of something; the table is in the module's docstring."""
 
     APPLIED = "applied"
     SUPERSEDED = "superseded"
@@ -179,7 +179,7 @@ class Told:
 
     Attributes:
         what: the record, chunk or sweep.
-        fate: what became of it.
+        fate: of it.
         made: the batch that took it; None where that is not known.
         by: what counts instead of it; None where that is nothing, or not known.
         letter: id of its dead letter, where one is there.
