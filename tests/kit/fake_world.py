@@ -420,8 +420,10 @@ class FakeWorld:
 
     def summed_table(self, table: str, kept: pa.Schema) -> SummedTable | None:
         self._pass("summed_table")
+        if not self.sums:
+            return None
         keys = np.array([*(self.stream.lake[table] or {})], np.int64)
-        return SummedTable(PLAN, even_ranges([keys], rows=3)) if self.sums else None
+        return SummedTable(PLAN, even_ranges([keys], rows=3))
 
     def kept_sums(self, table: str, summed: SummedTable) -> KeptSums:
         self._pass("kept_sums")

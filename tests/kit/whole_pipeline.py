@@ -27,7 +27,7 @@ from lakemark.sink.table_format import TableReader
 from lakemark.snapshot import chunks
 from lakemark.snapshot.chunks import ChunkResult, ChunkSpec, Digest, KeyedRows
 from lakemark.snapshot.coordinator import Coordinator
-from lakemark.snapshot.ports import Committed
+from lakemark.snapshot.ports import Committed, KeptDigests, RowsWithin
 from lakemark.snapshot.snapshot_state import Settings
 from lakemark.snapshot.snapshots import Snapshots
 from lakemark.state.tables import TableState
@@ -193,10 +193,12 @@ class World(FakeWorld):
     def kept(self, table: str) -> pa.Schema | None:
         return self.reader(table).schema()
 
-    def kept_digests(self, table: str, kept: pa.Schema) -> RowDigests:
-        return RowDigests.joined(
-            [digests(rows, ["id"]) for rows in self.reader(table).rows(kept.names)]
-        )
+    def kept_digests(
+        self, table: str, kept: pa.Schema, within: RowsWithin | None = None
+    ) -> KeptDigests:
+        assert within is None
+        rows = self.reader(table).rows(kept.names)
+        return KeptDigests(RowDigests.joined([digests(one, ["id"]) for one in rows]))
 
     def kept_keys(self, table: str, suspects: Words) -> list[bytes]:
         whole = pa.concat_tables(

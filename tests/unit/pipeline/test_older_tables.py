@@ -209,7 +209,7 @@ def test_a_table_of_somebody_elses_rows_is_not_taken_for_ours(shop):
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda blob: blob[: len(blob) // 2], lambda blob: bytes(len(blob))]
+    "damage", [lambda blob: blob[: len(blob) * 2 // 3], lambda blob: bytes(len(blob))]
 )
 def test_a_commit_that_is_half_written_is_said_by_name(shop, damage):
     applied(shop, 1, 2)

@@ -138,7 +138,7 @@ def test_a_snapshot_under_way_gives_a_table_up_that_is_left_out():
     now = state()
     selection.select(now, wanted("public.a"))
     stream = Snapshots.stream_of(_Nobody(), now)
-    assert stream.tables["public.a"] == StreamedTable(reread={}, partial=False)
+    assert stream.tables["public.a"] == StreamedTable(reread={}, partial=False, written=False)
     assert stream.tables["public.b"].code == "not-selected"
     assert not stream.tables["public.b"].streaming
 
