@@ -15,7 +15,6 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from lakemark.cli import trace_view
 from lakemark.cli.invocation import (
     FAILED,
     OK,
@@ -64,6 +63,7 @@ def trace(
     begin = _since(since)
     parsed = fields.typed_key("--key", key)
     loaded = load(config).config
+    from lakemark.cli import trace_view  # noqa: PLC0415 - slow imports
     from lakemark.ops.trace import trace as tracing  # noqa: PLC0415
 
     with _progress() as tick:

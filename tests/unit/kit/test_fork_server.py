@@ -58,15 +58,15 @@ def test_the_environment_is_what_it_was_given(forked, tmp_path):
     config.write_text(SMALL)
     (tmp_path / "shop.json").write_text(json.dumps(CONNECTOR))
     shown = []
-    for name in ("first", "second"):
+    for name in ("shop-one", "shop-two"):
         child, printed, _ = forked(
             "config", "show", "-c", str(config), "--output", "json", LAKEMARK_NAME=name
         )
         assert child.wait() == 0
         shown.append(printed.read_text())
         printed.unlink()
-    assert ["first" in said for said in shown] == [True, False]
-    assert ["second" in said for said in shown] == [False, True]
+    assert ["shop-one" in said for said in shown] == [True, False]
+    assert ["shop-two" in said for said in shown] == [False, True]
 
 
 def test_it_leads_its_own_group_and_is_known_to_have_been_killed(forked, tmp_path):
