@@ -53,7 +53,7 @@ def test_chunks_are_read_by_jobs_beside_the_stream(java_home, tmp_path):
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
     assert done.returncode == 0, done.stderr[-3000:]
