@@ -101,6 +101,16 @@ def test_an_event_that_the_shard_had_not_seen_does_not_beat_it() -> None:
     assert [one.fate for one in told] == [Fate.APPLIED] * 3
 
 
+def test_a_close_that_is_no_row_in_the_log_may_come_before_the_events_that_are_up_to_it() -> None:
+    """The event is of a later batch: the table had the chunk's row meanwhile."""
+    newer = event("c", 25, offset=5)
+    read = [event("c", 10), newer, replace(chunk(), placed=True)]
+    told = of_chunk(read, history((0, 1), (1, 2), (5, 6), chunk_in=1))
+    assert (told.fate, told.made.version if told.made else None) == (Fate.APPLIED, 1)
+    assert of_chunk(read, history((0, 1), (5, 6), chunk_in=1)).fate is Fate.LOST
+    assert of_chunk(read, history((0, 1), (5, 6))).fate is Fate.UNKNOWN
+
+
 def test_an_event_of_the_same_batch_beats_it_also_behind_the_close_row() -> None:
     newer = event("u", 35, offset=1)
     told = of_chunk([event("c", 10), newer, chunk()], history((0, 1), (1, 2), chunk_in=1))

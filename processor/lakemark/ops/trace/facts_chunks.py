@@ -206,4 +206,5 @@ def _chunk(said: _Said, part: _Part) -> TracedChunk:
         verify=(run.verify or "") if run else "",
         void=void or ("" if complete else _UNFINISHED),
         image=row.get("row") or {},
+        placed=bool(complete and complete.position),
     )

@@ -139,7 +139,7 @@ class Fates:
             fate = Fate.COMPARED
         elif one.void and made is None:
             fate = Fate.VOID
-        elif not one.position:
+        elif not one.position or (one.placed and made is None):
             fate = Fate.UNKNOWN if made is None else None
         else:
             fate, by = self._against(one, self._known_to(one, made, records))
@@ -153,14 +153,16 @@ class Fates:
     ) -> list[TracedRecord]:
         """Return the events that the shard had when it decided a chunk.
 
-        Those up to the close row had come; of later ones only the batch tells.
+        That is a matter of batches. Where these are not known it is one of the close row, if it
+        came in the log: of events up to it. A close that is no row in the log (`placed`) may come
+        before them.
         """
         own = [r for r in records if r.key == one.key and r.op in {"c", "u", "d"} and not r.bad]
         high = one.hi.position if one.hi else b""
         if made is None or made.version is None:
             return [r for r in own if not high or r.position <= high]
         read = ((r, self.batches.of_record(r.topic, r.partition, r.offset)) for r in own)
-        return [r for r, by in read if r.position <= high or (by and by.batch <= made.batch)]
+        return [r for r, by in read if (by.batch <= made.batch if by else r.position <= high)]
 
     def _against(
         self, one: TracedChunk, events: Sequence[TracedRecord]

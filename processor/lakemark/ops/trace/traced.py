@@ -123,6 +123,7 @@ class TracedChunk:
         verify: how a verify run reads it; empty = it is merged.
         void: why it does not count; empty where nobody has said so.
         image: the row, where the record has it.
+        placed: its reading knew its place in the log; no rows of windows are in the log then.
     """
 
     run: str
@@ -137,6 +138,7 @@ class TracedChunk:
     verify: str = ""
     void: str = ""
     image: Image = field(default_factory=dict, repr=False)
+    placed: bool = False
 
     @property
     def position(self) -> bytes:
