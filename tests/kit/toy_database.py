@@ -32,8 +32,6 @@ from lakemark.connectors.database import (
     Database,
     DatabaseAccess,
     Examination,
-    LogReader,
-    LogWatch,
     OpenWindow,
     PlannedTables,
     Proof,
@@ -42,6 +40,7 @@ from lakemark.connectors.database import (
     Watermark,
 )
 from lakemark.connectors.log_place import LogEnd, LogPlace, offsets_of, unreadable
+from lakemark.connectors.log_watch import LogReader, LogWatch
 from lakemark.connectors.preparation import Script, Statement, ToPrepare
 from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 from lakemark.connectors.refusals import Refusal

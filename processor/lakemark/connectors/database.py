@@ -8,7 +8,7 @@ which watermarks it shows, and ask for the server's life.
     ChunkReader    rows of chunks, typed as events have them, with the proof of what was seen
     WindowWriter   rows that open and close windows, which come back in the log
     TableQuestions questions for signals: filters, keys, the transaction that a read waits for
-    LogWatch       the reader of the log and its place, for operators
+    LogWatch       the reader of the log and its place, for operators (`log_watch`)
     LogEnd         where the log ends now (`log_place`)
 """
 
@@ -30,6 +30,7 @@ from lakemark.connectors.catalog_changes import (
 )
 from lakemark.connectors.connector_traits import ConnectorTraits
 from lakemark.connectors.log_place import LogEnd, LogPlace
+from lakemark.connectors.log_watch import LogWatch
 from lakemark.connectors.preparation import Script, ToPrepare
 from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 from lakemark.connectors.refusals import Refusal
@@ -400,65 +401,6 @@ class PlannedTables:
     sizes: list[tuple[str, int, int]] = field(default_factory=list)
     refused: Mapping[str, str] = field(default_factory=dict)
     chunk_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Something that keeps changes from coming; `code` is stable, kebab case."""
-
-    code: str
-    reason: str
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LogReader:
-    """The server's knowledge of the connector as the reader of its log, such as its slot.
-
-    Positions are bytes of the log since its beginning.
-
-    Attributes:
-        name: what the server calls it.
-        end: where the log ended.
-        active: whether somebody reads now; None where the server does not know the reader.
-        confirmed: up to where the reader has dealt with the log.
-        received: up to where the reader has received the log; None if we may not see that.
-        near: the reader keeps up with a log that ends no further ahead.
-        trouble: why changes are lost, or will be.
-        silence: what it means that nobody reads now.
-    """
-
-    name: str
-    end: int
-    active: bool | None
-    confirmed: int | None = None
-    received: int | None = None
-    near: int = 0
-    trouble: Trouble | None = None
-    silence: Trouble | None = None
-
-    @property
-    def distance(self) -> int | None:
-        """Bytes from what was confirmed to the end of the log."""
-        return None if self.confirmed is None else max(0, self.end - self.confirmed)
-
-
-class LogWatch(Protocol):
-    """One session that is asked again and again, and made anew after an error; for one thread.
-
-    Raises (every question):
-        DependencyError: the database does not answer.
-        ConfigError: it refuses us.
-    """
-
-    def reader(self) -> LogReader | None:
-        """The connector as it reads the log now; None where the server has no say in it."""
-
-    def there(self, tables: frozenset[str]) -> frozenset[str]:
-        """Those of the tables that the database has."""
-
-    def close(self) -> None:
-        """End the session; the next question makes another one."""
 
 
 # -- the database ----------------------------------------------------------------------------------

@@ -24,8 +24,6 @@ from lakemark.connectors.database import (
     ChunkRows,
     Database,
     Examination,
-    LogReader,
-    LogWatch,
     PlannedTables,
     Proof,
     RowsOfSnapshot,
@@ -35,6 +33,7 @@ from lakemark.connectors.database import (
     WindowWriter,
 )
 from lakemark.connectors.log_place import LogEnd
+from lakemark.connectors.log_watch import LogReader, LogWatch
 from lakemark.connectors.refusals import Refusal
 from lakemark.connectors.table_choice import Choice
 from lakemark.errors import TableError

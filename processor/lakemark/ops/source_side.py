@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakemark.connectors.connector_traits import ConnectorTraits
-from lakemark.connectors.database import LogReader
+from lakemark.connectors.log_watch import LogReader
 from lakemark.errors import LakemarkError
 from lakemark.ops.connector_trace import last_cause
 from lakemark.ops.doctor.checks_connector import Task

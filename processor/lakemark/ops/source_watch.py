@@ -16,7 +16,8 @@ import structlog
 
 from lakemark.connectors.connect_rest import UNKNOWN_CONNECTOR, ConnectRest
 from lakemark.connectors.connector import Connector
-from lakemark.connectors.database import DatabaseAccess, LogReader
+from lakemark.connectors.database import DatabaseAccess
+from lakemark.connectors.log_watch import LogReader
 from lakemark.connectors.registry import database_of, traits_of
 from lakemark.converters import arrival_order
 from lakemark.errors import LakemarkError

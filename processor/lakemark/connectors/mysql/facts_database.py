@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import pymysql
 
-from lakemark.connectors.database import CapturedTables, LogReader
+from lakemark.connectors.database import CapturedTables
+from lakemark.connectors.log_watch import LogReader
 from lakemark.connectors.mysql.binlog_snapshot import may_ask
 from lakemark.connectors.mysql.checks_server import (
     VARIABLES,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from lakemark.connectors.database import CapturedTables, LogReader, Trouble
+from lakemark.connectors.database import CapturedTables
+from lakemark.connectors.log_watch import LogReader, Trouble
 from lakemark.connectors.postgres.catalog import CatalogColumn
 from lakemark.connectors.postgres.checks_database import (
     DatabaseFacts,

@@ -20,7 +20,6 @@ from lakemark.connectors.database import (
     Database,
     DatabaseAccess,
     Examination,
-    LogWatch,
     OpenWindow,
     PlannedTables,
     Proof,
@@ -30,6 +29,7 @@ from lakemark.connectors.database import (
     WindowWriter,
 )
 from lakemark.connectors.log_place import LogEnd, LogPlace
+from lakemark.connectors.log_watch import LogWatch
 from lakemark.connectors.postgres import (
     catalog_differences,
     checks_database,
