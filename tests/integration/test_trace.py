@@ -4,9 +4,7 @@ A line that says which version of the table has something is checked with that v
 """
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from deltalake import DeltaTable
 
 from stack.database import Database
 from stack.processes import wait_for
+from tests.kit.going_on import going_on
 from tests.kit.nightly import nightly
 from tests.kit.running import STATE_S, Running, header
 from tests.kit.snapshots import SNAPSHOT
@@ -87,23 +86,10 @@ class Story:
         return alive[0] if alive else None
 
 
-@contextmanager
-def changed(database: Database, key: int) -> Iterator[None]:
+def changed(database: Database, key: int) -> AbstractContextManager[None]:
     """One row is changed all the time."""
-    over = threading.Event()
-
-    def work() -> None:
-        while not over.wait(0.02):
-            database.execute(f"UPDATE t SET n = n + 1 WHERE id = {key}")
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(timeout=60)
-        assert not thread.is_alive()
+    update = f"UPDATE t SET n = n + 1 WHERE id = {key}"
+    return going_on(lambda: database.execute(update), pause_s=0.02)
 
 
 def one(lines: list[Line], **like: Any) -> Line:
@@ -241,6 +227,11 @@ def json_key(message: Message) -> int | None:
     return None if found is None else int(found)
 
 
+def position_of(line: Line) -> str:
+    """The position that a record's or a chunk's row has in the table."""
+    return str(line["lo"]["position"] if line["kind"] == "chunk" else line["position"])
+
+
 def check_version(story: Story, line: Line) -> None:
     """Look whether the version that a line names has what the line says of it."""
     version, key = line["version"], int(json.loads(line["key"])[0]) if line["key"] else 0
@@ -250,14 +241,13 @@ def check_version(story: Story, line: Line) -> None:
         if line.get("op") == "d":
             assert row is None, line
             return
-        position = line["position"] if line["kind"] == "record" else line["lo"]["position"]
         assert row is not None, line
-        assert row["_cdc"]["position"].hex() == position, line
+        assert row["_cdc"]["position"].hex() == position_of(line), line
     elif line["fate"] == "superseded":
         row = story.row_at(version, key)
-        if line["by"]["op"] != "d":
+        if line["by"].get("op") != "d":  # a chunk's row has none
             assert row is not None, line
-            assert row["_cdc"]["position"].hex() == line["by"]["position"], line
+            assert row["_cdc"]["position"].hex() == position_of(line["by"]), line
     elif line["fate"] in {"lost", "fills"}:
         if version is not None:
             row = story.row_at(version, key)

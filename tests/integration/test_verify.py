@@ -2,9 +2,8 @@
 
 import json
 import random
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from deltalake.exceptions import CommitFailedError
 
 from stack.database import Database
 from stack.processes import wait_for
+from tests.kit.going_on import going_on
 from tests.kit.nightly import nightly
 from tests.kit.number_rows import numbers_of
 from tests.kit.running import Running
@@ -80,32 +80,23 @@ class Compared:
         }
 
 
-@contextmanager
-def written(database: Database, table: str) -> Iterator[None]:
+def written(database: Database, table: str) -> AbstractContextManager[None]:
     """Rows of a table are changed, deleted and made all the time, keys too."""
-    over, dice = threading.Event(), random.Random(7)
+    dice = random.Random(7)
 
-    def work() -> None:
-        while not over.is_set():
-            key = dice.randrange(100, ROWS)
-            database.execute(f"UPDATE {table} SET n = n + 1, v = 'w' WHERE id = {key}")
-            database.execute(f"DELETE FROM {table} WHERE id = {dice.randrange(100, ROWS)}")
-            new = dice.randrange(100, ROWS)
-            rows = numbers_of(database, new, new)
-            if not database.execute(f"SELECT 1 FROM {table} WHERE id = {new}"):
-                database.execute(ROW.format(table=table, rows=rows))
-            moved = dice.randrange(100, ROWS)
-            if not database.execute(f"SELECT 1 FROM {table} WHERE id = {moved}"):
-                database.execute(f"UPDATE {table} SET id = {moved} WHERE id = {key}")
+    def write() -> None:
+        key = dice.randrange(100, ROWS)
+        database.execute(f"UPDATE {table} SET n = n + 1, v = 'w' WHERE id = {key}")
+        database.execute(f"DELETE FROM {table} WHERE id = {dice.randrange(100, ROWS)}")
+        new = dice.randrange(100, ROWS)
+        rows = numbers_of(database, new, new)
+        if not database.execute(f"SELECT 1 FROM {table} WHERE id = {new}"):
+            database.execute(ROW.format(table=table, rows=rows))
+        moved = dice.randrange(100, ROWS)
+        if not database.execute(f"SELECT 1 FROM {table} WHERE id = {moved}"):
+            database.execute(f"UPDATE {table} SET id = {moved} WHERE id = {key}")
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(timeout=60)
-        assert not thread.is_alive()
+    return going_on(write)
 
 
 def planted(path: str) -> None:

@@ -2,11 +2,10 @@
 
 import itertools
 import json
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -17,6 +16,7 @@ from lakemark.settings.config import load
 from lakemark.sink.names import folder_of
 from stack.database import Database
 from stack.processes import free_port
+from tests.kit.going_on import going_on
 from tests.kit.http_side import HttpSide
 from tests.kit.nightly import NIGHTLY, nightly
 from tests.kit.running import Running
@@ -119,26 +119,16 @@ def waiting(database: Database, directory: Path) -> Iterator[Waiting]:
         yield Waiting(running)
 
 
-@contextmanager
-def written(database: Database) -> Iterator[None]:
+def written(database: Database) -> AbstractContextManager[None]:
     """Somebody else changes rows of a table all the time."""
-    over = threading.Event()
+    keys = itertools.count(10)
 
-    def work() -> None:
-        for key in itertools.count(10):
-            if over.is_set():
-                return
-            database.execute(f"INSERT INTO t VALUES ({key}, 0)")
-            database.execute(f"UPDATE t SET n = n + 1 WHERE id = {key - 1}")
+    def write() -> None:
+        key = next(keys)
+        database.execute(f"INSERT INTO t VALUES ({key}, 0)")
+        database.execute(f"UPDATE t SET n = n + 1 WHERE id = {key - 1}")
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(timeout=60)
-        assert not thread.is_alive()
+    return going_on(write)
 
 
 @EACH
