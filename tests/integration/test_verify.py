@@ -160,7 +160,9 @@ def test_what_is_planted_under_load_is_found_and_mended(
         with written(database, "t"):
             code, said = compared.verify()
             assert (code, said["found"]) == (0, []), said
-            assert said["tables"][database.identifier("quiet")]["rows"] == ROWS
+            quiet = said["tables"][database.identifier("quiet")]
+            is_summed = database.server.connector == "postgres"
+            assert (quiet["rows"], quiet["sent"]) == (ROWS, 0 if is_summed else ROWS)
             planted(str(running.table(name).table_uri))
             unsent(database, "t")
             code, said = compared.verify("--with-values")

@@ -151,12 +151,12 @@ def even_ranges(numbers: Iterable[Numbers], rows: int | None = None) -> NumberRa
         numbers: in stretches and any order; of more than some millions only every n-th counts.
         rows: of a range; None = `RANGE_ROWS`, and fewer where there are few.
     """
-    kept, step = np.empty(0, np.int64), 1
+    parts, step = [np.empty(0, np.int64)], 1
     for stretch in numbers:
-        kept = np.concatenate([kept, stretch[::step]])
-        while len(kept) > _SAMPLED:
-            kept, step = kept[::2], step * 2
-    kept = np.sort(kept)
+        parts.append(stretch[::step])
+        while sum(map(len, parts)) > _SAMPLED:
+            parts, step = [np.concatenate(parts)[::2]], step * 2
+    kept = np.sort(np.concatenate(parts))
     if rows is None:
         rows = max(_LEAST_ROWS, min(RANGE_ROWS, len(kept) * step // _LEAST_RANGES))
     each = max(1, rows // step)

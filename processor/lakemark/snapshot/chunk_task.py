@@ -367,7 +367,7 @@ def _failed(
 ) -> ChunkResult:
     cut: tuple[KeyRange, ...] = ()
     hint, retried = error.hint, error.retried
-    if error.code in _HALVED and spec.keys is None:
+    if error.code in _HALVED and spec.keys is None and spec.ranges is None:
         try:
             cut = _halves(spec, settings, error.code, clients)
         except LakemarkError:

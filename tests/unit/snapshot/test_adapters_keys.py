@@ -3,17 +3,29 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from lakemark.connectors.connector import read
 from lakemark.connectors.postgres.postgres_session import KeptSession
 from lakemark.errors import DependencyError
+from lakemark.model.checksums import (
+    LONG,
+    LOOKUP3,
+    TEXT,
+    ChecksumPlan,
+    RefusedSums,
+    SummedColumn,
+)
 from lakemark.model.control import RunStart
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.row_digest import digests
 from lakemark.settings.config import DatabaseConfig
 from lakemark.snapshot import adapters
 from lakemark.snapshot.adapters import Adapters
 from lakemark.snapshot.chunk_task import ReadSettings
+from lakemark.snapshot.ports import RowsWithin
 from tests.kit.connector_settings import POSTGRES
 from tests.kit.shop import ORDERS, schema_of
 
@@ -35,6 +47,39 @@ def test_it_asks_the_database_what_the_key_is(shop):
     assert ours.partial_keys(ORDERS) == ("[1]", ORDERS)
     assert asked == [[ORDERS]]
     assert ours.partial_keys("public.gone") == ()
+    ours.close()
+
+
+PLAN = ChecksumPlan(LOOKUP3, (SummedColumn("id", LONG), SummedColumn("v", TEXT)), "id")
+
+
+def test_the_lake_s_side_of_sums_and_the_rows_of_ranges_that_differ(shop):
+    shop.config.source.connector_file.write_text(json.dumps(POSTGRES))
+    rows = pa.table({"id": pa.array([*range(100)]), "v": ["x"] * 100})
+    reader = SimpleNamespace(
+        rows=lambda names: iter([rows.select(names)[:50], rows.select(names)[50:]])
+    )
+    said = [RefusedSums("a type"), PLAN]
+    source = SimpleNamespace(
+        schemas=lambda _: {ORDERS: schema_of(ORDERS, id="int8", v="text")},
+        checksums=lambda *_: said.pop(0),
+    )
+    ours = Adapters(None, shop.config, read(shop.config), SimpleNamespace(source=source), lambda _: reader, lambda: None, lambda _: False)  # fmt: skip
+    assert ours.summed_table(ORDERS, rows.schema) is None
+    summed = ours.summed_table(ORDERS, rows.schema)
+    assert summed is not None
+    assert (len(summed.ranges), summed.ranges.ends[0]) == (11, 9)
+    found = ours.kept_sums(ORDERS, summed)
+    assert found.sums.counts.tolist() == [10] * 10 + [0]
+    assert found.read_bytes == rows.nbytes
+    chosen = np.zeros(11, bool)
+    chosen[[0, 9]] = True
+    within = RowsWithin("id", summed.ranges, chosen)
+    some = ours.kept_digests(ORDERS, rows.schema, within)
+    wanted = digests(pa.concat_tables([rows[:10], rows[90:]]), ["id"])
+    assert some.digests.rows.tolist() == wanted.rows.tolist()
+    assert some.read_bytes == rows.nbytes
+    assert len(ours.kept_digests(ORDERS, rows.schema).digests) == 100
     ours.close()
 
 
