@@ -154,6 +154,12 @@ def test_neighbours_are_joined_up_to_a_chunk():
     assert joined([], counts, 10) == []
 
 
+def test_a_range_is_alike_if_both_its_rows_number_and_its_sum_are():
+    one = RangeSums(np.array([1, 1, 1]), np.array([7, 7, 7], np.uint64))
+    other = RangeSums(np.array([1, 2, 1]), np.array([7, 7, 8], np.uint64))
+    assert one.unlike(other).tolist() == [1, 2]
+
+
 def test_sums_of_parts_are_put_together():
     found, part = RangeSums.of(3), RangeSums(np.array([2, 3]), np.array([7, 8], np.uint64))
     found.put(1, part)
