@@ -209,7 +209,8 @@ def test_every_line_is_what_was_done(any_database: Database, tmp_path: Path, eng
         for line in lost:
             assert line["by"]["offset"] in told
             assert line["lo"]["position"] < line["by"]["position"]
-            assert line["lo"]["position"] < line["hi"]["position"]
+            # The place of a read may be where the log still ends when its window is closed.
+            assert line["lo"]["position"] <= line["hi"]["position"]
         # The runs over the whole table have removed nothing of the row.
         swept = {line["run"]: line["fate"] for line in lines if line["kind"] == "sweep"}
         assert swept == dict.fromkeys(BUSY, "applied")

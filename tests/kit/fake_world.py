@@ -488,7 +488,6 @@ class FakeWorld:
             count, size = int(sums.counts.sum()), sums.nbytes
             return ChunkResult(
                 attempt=spec.attempt, rows=count, bytes=size, fingerprint=fingerprint, sums=sums,
-                plan=PLAN,
             )  # fmt: skip
         if spec.digest is not None:
             return self._digests(spec, keys)

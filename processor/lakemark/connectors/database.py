@@ -167,12 +167,10 @@ class SummedRows:
 
     Attributes:
         sums: in the order of the ranges.
-        plan: how the rows were hashed.
         schema: the table's schema then.
     """
 
     sums: RangeSums
-    plan: ChecksumPlan
     schema: TableSchema
 
 

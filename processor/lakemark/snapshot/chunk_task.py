@@ -214,7 +214,6 @@ def _summed(
         bytes=found.sums.nbytes,
         seconds=time.monotonic() - begun,
         sums=found.sums,
-        plan=found.plan,
     )
 
 

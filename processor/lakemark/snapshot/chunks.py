@@ -22,7 +22,7 @@ from lakemark.connectors.database import Proof, Watermark
 from lakemark.errors import LakemarkError, TableError
 from lakemark.model import change_batch
 from lakemark.model.change_batch import ChunkFile, KeyColumns
-from lakemark.model.checksums import ChecksumPlan, NumberRanges, RangeSums
+from lakemark.model.checksums import NumberRanges, RangeSums
 from lakemark.model.key_ranges import CUT_TIMEOUT, WHOLE, Boundary, Condition, KeyRange
 from lakemark.model.row_digest import RowDigests, Words
 from lakemark.model.schema import TableSchema
@@ -186,7 +186,6 @@ class ChunkResult:
         digests: of the rows, where they were asked for.
         keys: canonical keys whose digests were asked for.
         sums: of ranges, where they were asked for.
-        plan: how their rows were hashed.
     """
 
     attempt: int
@@ -206,7 +205,6 @@ class ChunkResult:
     digests: RowDigests | None = None
     keys: CanonicalKeys = ()
     sums: RangeSums | None = None
-    plan: ChecksumPlan | None = None
 
     @property
     def inexact(self) -> int:

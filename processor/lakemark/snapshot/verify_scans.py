@@ -376,8 +376,7 @@ class VerifyScans:
             self._failed(run, table, _failure(result.error), again=False)
             return
         scan.fingerprint = scan.fingerprint or result.fingerprint
-        same = result.fingerprint == scan.fingerprint and result.plan == sums.table.plan
-        if not same or result.sums is None:
+        if result.fingerprint != scan.fingerprint or result.sums is None:
             self._begin_again(run, table)
             return
         sums.source.put(group[0], result.sums)

@@ -91,8 +91,8 @@ class PostgresReader:
         with _opened(self.kept.checked(), table, self._access) as opened:
             for reason in refused(opened, self._access):
                 raise TableError(f"{table}: {reason.message}", code=reason.code, hint=reason.hint)
-            plan, found = read_sums(opened, kept, ranges, self._access.modes)
-            return SummedRows(found, plan, opened.schema)
+            found = read_sums(opened, kept, ranges, self._access.modes)
+            return SummedRows(found, opened.schema)
 
     def close(self) -> None:
         """See `ChunkReader`."""

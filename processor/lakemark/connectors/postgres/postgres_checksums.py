@@ -27,8 +27,8 @@ def checksum_plan(
 
 def read_sums(
     table: OpenTable, kept: pa.Schema, ranges: NumberRanges, modes: HandlingModes
-) -> tuple[ChecksumPlan, RangeSums]:
-    """Return the sums of ranges, and how rows are hashed.
+) -> RangeSums:
+    """Return the sums of ranges.
 
     Raises:
         TableError: `not-summed`: the table is not as it was when its ranges were made.
@@ -36,10 +36,8 @@ def read_sums(
     found = checksum_plan(table, kept, modes)
     if isinstance(found, RefusedSums):
         raise not_summed(table.schema.table, found)
-    made, hashed = found
-    query = sums_query(table.source, made.order, hashed, ranges)
+    how, hashed = found
+    query = sums_query(table.source, how.order, hashed, ranges)
     rows = table.session.execute(query.sql.encode(), query.parameters).fetchall()
     sums = [int(total or 0) % (1 << 64) for _, total in rows]
-    return made, RangeSums(
-        np.array([count for count, _ in rows], np.int64), np.array(sums, np.uint64)
-    )
+    return RangeSums(np.array([count for count, _ in rows], np.int64), np.array(sums, np.uint64))
