@@ -21,7 +21,7 @@ from stack.workload import Workload
 from tests.kit.broken import alone, revive
 from tests.kit.browser import badge
 from tests.kit.http_side import HttpSide
-from tests.kit.nightly import NIGHTLY
+from tests.kit.nightly import NIGHTLY, nightly
 from tests.kit.running import STATE_S, Running
 from tests.kit.servers import ends_servers
 
@@ -109,6 +109,7 @@ def test_a_broker_that_is_gone_shows_everywhere_until_it_is_back(running: Runnin
     assert badge(side.address) in {"streaming", None}
 
 
+@nightly
 @ends_servers
 def test_broker_hangs(running: Running, stack: Servers):
     with Workload(running.database, writers=2, rows_per_s=300, seed=2):
@@ -196,7 +197,7 @@ def test_postgres_restarted(running: Running, stack: Servers):
 @pytest.mark.parametrize(
     ("kind", "code", "hint"),
     [
-        ("full", "lake-full", "make room below lake.path"),
+        pytest.param("full", "lake-full", "make room below lake.path", marks=nightly),
         ("read_only", "lake-forbidden", "the right to read, write and list below lake.path"),
     ],
     ids=["full", "read-only"],

@@ -141,6 +141,7 @@ def stopped_by_itself(running: Running, *codes: str) -> None:
     assert f"lakemark recover --resnapshot {LOST}" in unnamed(said)
 
 
+@nightly
 def test_a_topic_that_is_deleted_while_it_is_read(streaming: Running):
     before = deleted(streaming)
     stopped_by_itself(streaming, "topic-deleted")
@@ -175,6 +176,7 @@ def expire(running: Running, topic: str) -> None:
         future.result(30)
 
 
+@nightly
 def test_events_that_go_before_the_first_batch_is_committed(stack: Servers, tmp_path):
     with stack.fresh_database(f"CREATE TABLE {LOST} (id int PRIMARY KEY, v text)") as database:
         database.execute(f"INSERT INTO {LOST} VALUES (1, 'old'), (2, 'old')")
@@ -204,7 +206,7 @@ def choose(running: Running, *tables: str) -> None:
     path.write_text(yaml.safe_dump(settings))
 
 
-@pytest.mark.parametrize("expired", [True, False])
+@pytest.mark.parametrize("expired", [True, pytest.param(False, marks=nightly)])
 def test_a_table_that_is_left_out_stops_nobody_and_is_whole_when_it_is_back(
     stopped: Running, expired
 ):
@@ -259,6 +261,7 @@ def test_lost_commands_are_told_and_gone_over_on_a_persons_word(stopped: Running
     stopped.wait_state(KEPT, "streaming")
 
 
+@nightly
 def test_events_that_go_while_their_table_is_paused_are_told_when_it_goes_on(streaming: Running):
     """Spark meets the gap first; the start after it says which tables it concerns."""
     streaming.lakemark.command("table", "pause", LOST)

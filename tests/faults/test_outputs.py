@@ -166,6 +166,7 @@ def test_toast_values_key_changes_and_truncates(pipeline: Running, snapshots: Sn
     assert {json.loads(key)["id"] for key in topic.newest()} == {20, 6000}
 
 
+@nightly
 def test_rows_that_nobody_deleted_in_the_log_are_deleted_by_a_sweep(
     pipeline: Running, snapshots: Snapshots
 ):
@@ -275,6 +276,7 @@ def test_killed_while_it_writes(pipeline: Running, snapshots: Snapshots, stack: 
     assert len(again) <= bound, f"{again} of {came_again(database, 'docs')} that came again"
 
 
+@nightly
 def test_without_connect_chunks_wait_for_a_later_event_in_every_partition(
     pipeline: Running, snapshots: Snapshots
 ):

@@ -25,7 +25,7 @@ from stack.local import Database, LocalStack, Servers
 from stack.processes import free_port, wait_for
 from tests.kit.broken import revive
 from tests.kit.http_side import HttpSide
-from tests.kit.nightly import NIGHTLY
+from tests.kit.nightly import NIGHTLY, nightly
 from tests.kit.output_topics import settled
 from tests.kit.page_shell import PageShell, lines, with_names
 from tests.kit.running import SPARK, STATE_S, STREAM, Running
@@ -234,6 +234,7 @@ def refused(asked: Callable[[], object]) -> str:
     return str(found.value.args[0].name())
 
 
+@nightly
 def test_the_rights_of_the_page_are_enough_and_there_are_no_others(shop: Running):
     kafka, changes = shop.database.stack.kafka, shop.database.topic("orders")
     foreign = "shop.publicity"
@@ -334,6 +335,7 @@ def test_the_brokers_get_the_new_password(shop: Running):
         assert not [word for word in (FIRST, SECOND) if word in log]
 
 
+@nightly
 def test_output_topics_are_not_read_once_they_are_taken_out_of_the_configuration(shop: Running):
     """Their names begin as those of change topics do, and hold events of the same connector."""
     kafka = shop.database.stack.kafka

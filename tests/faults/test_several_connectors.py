@@ -129,6 +129,7 @@ def test_both_are_equal_after_snapshots_under_load(several: Several):
     assert f"mine@{several.dies.name}" not in runs
 
 
+@nightly
 def test_a_wait_is_for_a_place_of_each_database(several: Several):
     stays, dies = several.stays, several.dies
     with Workload(stays, writers=1, seed=5), Workload(dies, writers=1, seed=6):
@@ -162,6 +163,7 @@ def test_a_database_that_is_killed_is_waited_for_by_its_own_tables_alone(several
     several.wait_equal(dies, stays)
 
 
+@nightly
 def test_a_start_does_not_wait_for_a_database_that_is_away(several: Several):
     """What is asked of its tables meanwhile waits for it."""
     lakemark, stays, dies = several.running.lakemark, several.stays, several.dies

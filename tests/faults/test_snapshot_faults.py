@@ -131,7 +131,9 @@ def test_killed_at_any_moment_of_a_run(pipeline: Running, snapshots: Snapshots):
 
 @ends_servers
 @pipeline_of(*EACH)
-@pytest.mark.parametrize("what", ["connector", "worker", "database"])
+@pytest.mark.parametrize(
+    "what", ["connector", *(pytest.param(one, marks=nightly) for one in ("worker", "database"))]
+)
 def test_what_writes_the_log_restarts_inside_a_window(
     pipeline: Running, snapshots: Snapshots, stack: Servers, what: str
 ):
@@ -256,7 +258,7 @@ def committed_but_not_visible(
 
 
 @own_processes
-@pytest.mark.parametrize("default", ["on", "remote_apply"])
+@pytest.mark.parametrize("default", ["on", pytest.param("remote_apply", marks=nightly)])
 def test_a_commit_that_the_log_has_and_nobody_sees(
     pipeline: Running, snapshots: Snapshots, standby: Standby, default: str
 ):

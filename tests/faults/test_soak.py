@@ -11,7 +11,7 @@ from lakemark.state.checkpoint import LOCAL
 from lakemark.supervisor import RUNNER
 from stack.servers import Way
 from tests.kit.fork_server import ForkedLakemark
-from tests.kit.nightly import NIGHTLY
+from tests.kit.nightly import NIGHTLY, nightly
 from tests.kit.servers import WAY
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow]
@@ -22,6 +22,7 @@ MOST = math.inf if NIGHTLY else 4
 SEED = int(os.environ.get("LAKEMARK_TEST_SOAK_SEED", "2"))
 
 
+@nightly
 @pytest.mark.timeout(MINUTES * 60 + 1500)
 def test_a_bad_day_leaves_equal_tables_and_says_nothing_untrue(request, monkeypatch):
     if not NIGHTLY:

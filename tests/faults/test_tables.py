@@ -216,6 +216,7 @@ def skipped(running: Running) -> None:
     running.wait_equal()
 
 
+@nightly
 def test_others_that_write_to_a_table_do_no_harm(running: Running):
     """Somebody's OPTIMIZE and DELETE in a loop; what they deleted comes back with its next change."""
     database = running.database
@@ -311,6 +312,7 @@ class Meddler:
         return False
 
 
+@nightly
 def test_a_checkpoint_that_is_removed_ends_the_run_and_a_new_one_keeps_the_pause(running: Running):
     """The last of this module: afterwards all tables are to be snapshotted again."""
     lakemark, topic = running.lakemark, f"{running.database.name}.control"

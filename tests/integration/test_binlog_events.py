@@ -11,6 +11,7 @@ import pytest
 from stack.database import Database
 from stack.mysql import LocalBinlogServer
 from stack.processes import wait_for
+from tests.kit.nightly import nightly
 from tests.kit.servers import ends_servers, on
 
 pytestmark = pytest.mark.integration
@@ -145,6 +146,7 @@ def replica(any_database: Database, tmp_path: Path) -> Iterator[LocalBinlogServe
         second.kill()
 
 
+@nightly
 @EACH
 def test_a_replica_has_what_its_primary_has_and_then_its_own(
     any_database: Database, replica: LocalBinlogServer

@@ -23,7 +23,9 @@ from tests.kit.watched_table import duckdb_rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-EACH = on("mariadb-11.4", pytest.param("mariadb-10.11", marks=nightly), "mysql-9.7")
+EACH = on(
+    "mariadb-11.4", *(pytest.param(one, marks=nightly) for one in ("mariadb-10.11", "mysql-9.7"))
+)
 IN_AVRO_TOO = pytest.mark.parametrize("form", [PLAIN, pytest.param("confluent", marks=nightly)])
 ORDERS = """
 CREATE TABLE orders (
@@ -94,7 +96,7 @@ def _value(value: Any) -> Any:
 
 
 @IN_AVRO_TOO
-@EACH
+@on("mariadb-11.4", pytest.param("mariadb-10.11", marks=nightly), "mysql-9.7")
 def test_events_make_a_table_that_is_equal(any_database: Database, tmp_path: Path, form: str):
     """Rows of the connector's own snapshot, and every kind of change after it."""
     shop = Shop(any_database, tmp_path, "initial", form)
@@ -127,6 +129,7 @@ def test_a_snapshot_beside_the_stream_is_equal(any_database: Database, tmp_path:
     assert signals == [(0,)], "a read knows a place in the log"
 
 
+@nightly
 @EACH
 def test_a_snapshot_of_a_server_at_rest_ends(any_database: Database, tmp_path: Path):
     """Its place may be the beginning of a log file of which no event ever comes."""
@@ -140,6 +143,7 @@ def test_a_snapshot_of_a_server_at_rest_ends(any_database: Database, tmp_path: P
         shop.wait_equal()
 
 
+@nightly
 @IN_AVRO_TOO
 @EACH
 def test_changes_before_a_connector_that_begins_anew_are_read(

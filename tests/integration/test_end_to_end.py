@@ -232,6 +232,7 @@ def truncate_within_and_grow(database: Database, small: str, big: str) -> None:
     database.execute(f"DELETE FROM {big} WHERE id = 1013")
 
 
+@nightly
 def test_soft_deletes_keep_the_rows_and_mark_them(database: Database, tmp_path):
     database.execute("CREATE TABLE soft (id int PRIMARY KEY, note text)")
     database.execute("CREATE TABLE hard (id int PRIMARY KEY, note text)")

@@ -128,6 +128,7 @@ def test_another_key_and_a_table_of_other_rows(running: Running):
     rebuilt(running)
 
 
+@nightly
 def test_an_empty_table_and_one_whose_log_was_removed(running: Running):
     database = running.database
     database.execute(f"DELETE FROM {TABLE}")

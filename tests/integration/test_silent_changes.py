@@ -227,6 +227,7 @@ def test_while_it_streams_and_once_more(source: Database, tmp_path):
         assert product_of(source).rewritten in kinds
 
 
+@nightly
 @pytest.mark.parametrize("either_database", NIGHTLY, indirect=True)
 def test_while_it_is_down(source: Database, tmp_path):
     with Running(source, tmp_path, SETTINGS) as running:
@@ -238,6 +239,7 @@ def test_while_it_is_down(source: Database, tmp_path):
         running.wait_equal()
 
 
+@nightly
 @pytest.mark.parametrize("either_database", NIGHTLY, indirect=True)
 def test_while_the_table_is_read(source: Database, tmp_path):
     """The changes meet the first snapshot, wherever it is."""

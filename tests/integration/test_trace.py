@@ -26,7 +26,7 @@ EACH = pytest.mark.parametrize(
     ("any_database", "engine"),
     [
         ("postgres", "task-merge"),
-        ("mariadb-11.4", "deletion-vectors"),
+        pytest.param("mariadb-11.4", "deletion-vectors", marks=nightly),
         pytest.param("postgres", "deletion-vectors", marks=nightly),
         pytest.param("mysql-9.7", "task-merge", marks=nightly),
     ],

@@ -51,7 +51,7 @@ def plant(path: str) -> None:
     DeltaTable(path).update({"v": "'other'"}, predicate="id = 12")
 
 
-@on("postgres", "mariadb-11.4")
+@on("postgres", pytest.param("mariadb-11.4", marks=nightly))
 def test_what_is_planted_is_found_and_mended_without_a_command(
     any_database: Database, tmp_path: Path
 ):

@@ -25,7 +25,7 @@ from tests.kit.watched_table import duckdb_with_delta
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-EACH = on("postgres", "mariadb-11.4", pytest.param("mysql-9.7", marks=nightly))
+EACH = on("postgres", *(pytest.param(one, marks=nightly) for one in ("mariadb-11.4", "mysql-9.7")))
 READERS = 4
 WAITS = 60 if NIGHTLY else 6  # of each reader
 WITHIN_S = 60.0
