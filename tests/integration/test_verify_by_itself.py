@@ -11,6 +11,7 @@ from stack.database import Database
 from stack.lakemark_process import Event
 from stack.processes import wait_for
 from tests.kit.http_side import HttpSide
+from tests.kit.nightly import nightly
 from tests.kit.number_rows import numbers_of
 from tests.kit.running import Running
 from tests.kit.servers import on
