@@ -94,7 +94,7 @@ EDGES: Final[Mapping[str, str]] = {
     ),
     "source": "fetch librdkafka",
     "reconcile": "operator",
-    "sink": "apply formats found_rows verification",
+    "sink": "apply formats found_rows kept_cuts verification",
     "sink.delta": (
         "chunk_files commits data_files deletion_vectors deletion_vectors_rows delta_format "
         "delta_rs failures maintenance object_client own_tables pending rebuild schema_evolution "
@@ -106,16 +106,16 @@ EDGES: Final[Mapping[str, str]] = {
     "snapshot": "adapters chunk_task snapshots",
     "runners": "batch_runner local_runner stopping",
     "spark": "daemon hadoop_files jobs plan_broadcast query session spark_runner topics warm",
-    "ops": "catalog_watch feeds overview sent_events served source_watch stored_state",
+    "ops": "catalog_watch cuts feeds overview sent_events served source_watch stored_state",
     "ops.doctor": "doctor facts_connector facts_kafka facts_machine",
     "ops.http": "server",
     "ops.plan": "facts_lake facts_log plan",
     "ops.prepare": "prepare prepared_settings",
     "ops.trace": "facts_chunks facts_log facts_rows trace",
-    "sources": "beside connecting schema_topics source_set",
+    "sources": "beside connecting cutting schema_topics source_set",
     "cli": (
-        "__init__ check cli dlq_cli prepared_files run_options signal_exchange snapshot_cli "
-        "status_view trace_cli trace_view verify_cli wait_cli"
+        "__init__ check cli cut_cli dlq_cli prepared_files run_options signal_exchange "
+        "snapshot_cli status_view trace_cli trace_view verify_cli wait_cli"
     ),
 }
 """The modules that reach the outside, themselves or through others, by folder."""

@@ -26,7 +26,8 @@ LIMITS: Final[Mapping[str, int]] = {
     "pairs of groups that import each other": 0,
     "modules in cycles": 0,
     "names of several classes": 0,
-    "modules that an update of a row enters": 61,  # and what its commit says of the batch
+    # And what its commit says of the batch, and where the batch ends.
+    "modules that an update of a row enters": 62,
 }
 """What each figure is; who makes one smaller lowers it here."""
 GOALS: Final[Mapping[str, int]] = {

@@ -38,12 +38,13 @@ from lakemark.runners.batch_runner import BatchRunner, Query
 from lakemark.runners.graceful_stop import GracefulStop
 from lakemark.runners.trigger import Trigger
 from lakemark.settings.config import Config
-from lakemark.sink import formats, found_rows
+from lakemark.sink import formats, found_rows, kept_cuts
 from lakemark.sink.lake_plan import TableOutcome
 from lakemark.sink.names import folder_of
 from lakemark.sink.table_format import TableFormat
 from lakemark.source import offset_ranges
 from lakemark.source.offset_ranges import OffsetRange
+from lakemark.sources.cutting import Cutting
 from lakemark.sources.schema_topics import SchemaTopics
 from lakemark.sources.source_set import Sources
 from lakemark.state import (
@@ -108,6 +109,7 @@ class Pipeline:
         children: tables that change without an event, by the one whose events tell it, as it has
             found them.
         definitions: of tables, by what the schema topics tell.
+        cutting: has batches end between two transactions.
         pace: when the next batch begins.
         lake: the format of the tables.
     """
@@ -132,12 +134,14 @@ class Pipeline:
     numerics: Callable[[], Mapping[str, frozenset[str]]] = dict
     children: Callable[[], Mapping[str, Cascades]] = dict
     definitions: SchemaTopics = field(default_factory=SchemaTopics)
+    cutting: Cutting = field(default_factory=Cutting)
     pace: Trigger = field(default_factory=Trigger)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     forms: Forms = field(default_factory=Forms)
     loads: dict[str, int] = field(default_factory=dict)
     failure: BaseException | None = None
     draining: GracefulStop = field(default_factory=GracefulStop)
+    _cuts_kept: float = field(default_factory=monotonic)
     _begins: bool = True  # its connectors have just been read
     refresh: Refresh = field(init=False)
     lake: TableFormat = field(init=False)
@@ -198,7 +202,7 @@ class Pipeline:
             stopped=state.not_streaming(),
             selected=None,
         )
-        results = self.stream(rows, plan)
+        results = self.stream(rows, plan, before)
         marks.append(monotonic())
         left, news = self._settle(state, before, plan, results)
 
@@ -215,6 +219,7 @@ class Pipeline:
         marks.append(monotonic())
 
         # 5. the state after it
+        self.cutting.settle(state, results.reports)
         self._keep_found(news)
         failpoints.reach(failpoints.BEFORE_STATE)
         self.checkpoint.check_owner()
@@ -246,6 +251,8 @@ class Pipeline:
         if new := state.offsets.keys() - before.offsets.keys():
             self.topics_begin(new)
         new_partitions.follow(state, before=before, start=start, end_offsets=self.end_offsets)
+        self.cutting.begin(state, before)
+        self._keep_cuts(state)
         self.definitions.begin(state, before, self.schemas)
         return state
 
@@ -260,6 +267,10 @@ class Pipeline:
         """Carry out people's commands; then let tables go on that do so by themselves."""
         topic = self.config.topics.control
         end = next((e[topic][0] for e in ends if topic in e), 0)
+        # What was held back is read by tasks, as it is in quiet times: before a run begins.
+        state.deferred = before.held > 0 and end > before.control
+        if state.deferred:
+            end = before.control
         state.control = max(before.control, end)
         records = self.controls(before.control, end)
         tables.end_fills(state, partial(plans.passed, before))
@@ -482,16 +493,26 @@ class Pipeline:
         again = {topic: f"{found.get(topic, '')}/{n}" for topic, n in state.begun_after.items()}
         return found | again
 
-    def stream(self, rows: Any, plan: BatchPlan) -> Results:
+    def stream(self, rows: Any, plan: BatchPlan, before: PipelineState) -> Results:
         """Run all stages over a batch of the query."""
-        news = partial(self._news, plan.lake.batch)
+        news = partial(self._news, plan, before)
         return self._finished(self.runner.stream(rows, plan, news), plan)
 
-    def _news(self, batch: int) -> list[OffsetRange]:
-        """Return the records of the change topics that Spark has planned for a batch."""
+    def _news(self, plan: BatchPlan, before: PipelineState) -> list[OffsetRange]:
+        """Return the records of the change topics that the runner has planned for a batch.
+
+        Where batches end at cuts, it goes on where the one before ended, up to where it ends.
+        """
+        batch = plan.lake.batch
         end = self._changes(self.checkpoint.offsets(batch))
-        before = self.checkpoint.offsets(batch - 1) if batch else [self.checkpoint.begun()]
-        return offset_ranges.between(self._changes(before), end)
+        planned = self.checkpoint.offsets(batch - 1) if batch else [self.checkpoint.begun()]
+        start = self._changes(planned)
+        if not self.cutting.topics and not before.held:
+            return offset_ranges.between(start, end)
+        found = offset_ranges.between(
+            _lower(start, before.offsets), _lower(end, self.cutting.offsets)
+        )
+        return [one for one in found if one.topic not in self.cutting.own_topics]
 
     def _finished(self, results: Results, plan: BatchPlan) -> Results:
         self._by_driver(results.outcomes, plan)
@@ -603,6 +624,26 @@ class Pipeline:
 
     # -- 5: the state after it --------------------------------------------------------------------
 
+    def _keep_cuts(self, state: PipelineState) -> None:
+        """Put cuts of earlier batches into the lake, from time to time; else the state keeps them.
+
+        Done in every repetition, and only the first time something happens. Where it cannot be
+        done, a later batch tries again.
+        """
+        is_due = monotonic() - self._cuts_kept > kept_cuts.EVERY_S
+        for name, log_state in [("", state), *state.logs.items()]:
+            cuts = log_state.cutting.kept
+            if not cuts or (len(cuts) < kept_cuts.AT_ONCE and not is_due):
+                continue
+            self._cuts_kept = monotonic()
+            try:
+                kept_cuts.keep(self.config.lake, name, cuts, query=self.checkpoint.query_id())
+            except LakemarkError as error:
+                log.warning("cuts.not_kept", code=error.code, reason=error.message, hint=error.hint)
+                del cuts[: -kept_cuts.MOST]
+            else:
+                cuts.clear()
+
     def _keep_found(self, news: News) -> None:
         """Keep what verify runs have found; a run that cannot have that kept fails.
 
@@ -641,3 +682,11 @@ def _asks(state: PipelineState, outcomes: Sequence[TableOutcome]) -> bool:
     return any(entry.code == UNSEEN for entry in state.tables.values()) or any(
         one.changes or one.code in catalog_policies.CODES for one in outcomes
     )
+
+
+def _lower(offsets: Offsets, held: Offsets) -> Offsets:
+    """Return offsets, but those of a batch before where it ended earlier than it was planned."""
+    return {
+        topic: {n: min(at, held.get(topic, {}).get(n, at)) for n, at in partitions.items()}
+        for topic, partitions in offsets.items()
+    }

@@ -44,6 +44,7 @@ from lakemark.snapshot.signals import Rejection
 from lakemark.sources import schema_topics
 from lakemark.sources.beside import Beside
 from lakemark.sources.connecting import Absent, Connecting
+from lakemark.sources.cutting import Cutting
 from lakemark.sources.schema_topics import SchemaTopics
 from lakemark.sources.source_set import Sources
 from lakemark.state import control, handling, recovery, tables
@@ -274,6 +275,13 @@ class Supervisor:
                 schema_topics.reader(lambda: carried(by_offset(config))),
                 lambda topics: brokers.end_offsets(config, topics),
             ),
+            cutting=Cutting(
+                sources.transaction_topics(),
+                schema_topics.reader(lambda: carried(by_offset(config))),
+                lambda topics: brokers.end_offsets(config, topics),
+                most=config.stream.max_events_per_batch,
+                holds=not self.once,
+            ),
             pace=Trigger() if self.once else Trigger(config.stream.trigger, self._hasty),
         )
 
@@ -381,7 +389,8 @@ class Supervisor:
             if self.beside is not None:
                 self.beside.require_same()
                 self.absent.require_absent()
-            pause = 1.0 if tables.any_state(self.state, CATCHING_UP) else RETRY_EVERY_S
+            at_once = self.state.deferred or tables.any_state(self.state, CATCHING_UP)
+            pause = 1.0 if at_once else RETRY_EVERY_S
             if not self.once and self._needs_batch() and time.monotonic() - woken > pause:
                 self._wake()
                 woken = time.monotonic()
@@ -401,10 +410,18 @@ class Supervisor:
         waits = (self.state.tables[name] for name in tables.rebuilt(self.state))
         if not self.once and any(entry.size.committed_ms for entry in waits):
             return True  # the new table takes its place as a batch begins
+        if self.state.deferred or self.state.held or self._doubts_cuts():
+            return True
         return tables.any_state(self.state, CATCHING_UP) or any(
             entry.progress.skip_to is not None
             or (entry.state == ERRORED and entry.retried and not self.once)
             for entry in self.state.tables.values()
+        )
+
+    def _doubts_cuts(self) -> bool:
+        """Say whether a batch at rest may prove tables whole, by what connectors have committed."""
+        return not self.once and any(
+            one.cutting.doubts and one.cutting.last_ended for one in self.state.every_log()
         )
 
     def _wake(self) -> None:

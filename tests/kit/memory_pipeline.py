@@ -116,6 +116,9 @@ class MemoryCheckpoint:
     def topics(self) -> dict[str, str]:
         return {}
 
+    def begun(self) -> Offsets:
+        return {}
+
     def offsets(self, batch: int) -> list[Offsets]:
         return [{topic: partitions} for topic, partitions in self.planned[batch].items()]
 

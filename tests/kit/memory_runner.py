@@ -113,6 +113,8 @@ class MemoryRunner:
     Attributes:
         armed: whether the newest batch had a run of snapshots.
         inserted: rows that come to the merge as if from the shards, for the next step only.
+        own_ranges: whether the tasks read what the pipeline says, as they do in quiet times, and
+            not what the query brings.
     """
 
     slots = 2
@@ -131,15 +133,18 @@ class MemoryRunner:
         self.attempts = 1 if shards is not None else attempts
         self.armed = False
         self.inserted: list[dict[str, Any]] = []
+        self.own_ranges = False
 
     def require(self, *, armed: bool) -> None:
         """A batch has whatever it needs."""
 
     def stream(
-        self, rows: Any, plan: BatchPlan, _news: Callable[[], Sequence[OffsetRange]]
+        self, rows: Any, plan: BatchPlan, news: Callable[[], Sequence[OffsetRange]]
     ) -> Results:
         """See `BatchRunner`; rows are Arrow batches, a partition after the other."""
         self.armed = plan.decode.armed
+        if self.own_ranges and not self.armed:
+            rows = [batch for one in news() for batch in self.read(one)]
         return self._stages(rows, plan)
 
     def reread(self, ranges: Sequence[OffsetRange], plan: BatchPlan) -> Results:

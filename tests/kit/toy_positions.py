@@ -4,6 +4,7 @@ A change has the number of its block, of eleven bytes, and its place in it. `RUL
 `model.positions` get a line each, as for any other database: see `use`.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -93,6 +94,18 @@ class ToyPositions:
 
     def event_of(self, identity: str, position: bytes) -> None:
         return None
+
+    def ended(self, transaction: str) -> positions.LoggedEvent | None:
+        return positions.LoggedEvent("", int(transaction), 0) if transaction.isdecimal() else None
+
+    def numbering(self, ended: Sequence[str], newest: Mapping[str, int]) -> positions.Numbering:
+        blocks = [newest.get("", -1), *map(int, ended)]
+        return lambda _, position: bisect_left(blocks, parts(position)[1]) - 1
+
+    def has_ended(
+        self, position: bytes, seen: Mapping[str, tuple[int, int]], newest: Mapping[str, int]
+    ) -> bool:
+        return parts(position)[1] <= newest.get("", -1)
 
     def left_at(self, arrived: bytes) -> bytes:
         return arrived

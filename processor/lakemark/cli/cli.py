@@ -13,7 +13,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lakemark.cli import dlq_cli, presentation, snapshot_cli, trace_cli, verify_cli, wait_cli
+from lakemark.cli import (
+    cut_cli,
+    dlq_cli,
+    presentation,
+    snapshot_cli,
+    trace_cli,
+    verify_cli,
+    wait_cli,
+)
 from lakemark.cli.invocation import (
     CONFIGURATION,
     FAILED,
@@ -50,6 +58,7 @@ app.add_typer(dlq_cli.app, name="dlq")
 app.command("verify")(verify_cli.verify)
 app.command("wait")(wait_cli.wait)
 app.command("trace")(trace_cli.trace)
+app.command("cut")(cut_cli.cut)
 
 
 TableArgument = Annotated[str, typer.Argument(help="schema.table", show_default=False)]

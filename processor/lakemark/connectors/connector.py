@@ -39,6 +39,8 @@ from lakemark.settings.table_id import (
 
 SCHEMA_CHANGES: Final = "schema-change"
 """What the topic of changed schemas carries."""
+TRANSACTION: Final = "transaction"
+"""What the topic of transactions carries: how they begin and end."""
 
 
 @dataclass(frozen=True)
@@ -392,7 +394,7 @@ def _other_topics(settings: Mapping[str, str]) -> dict[str, str]:
     heartbeat = settings.get("topic.heartbeat.prefix", "__debezium-heartbeat")
     found = {
         "heartbeat": settings.get("topic.heartbeat.name") or f"{heartbeat}{delimiter}{prefix}",
-        "transaction": f"{prefix}{delimiter}{settings.get('topic.transaction', 'transaction')}",
+        TRANSACTION: f"{prefix}{delimiter}{settings.get('topic.transaction', 'transaction')}",
         "message": f"{prefix}{delimiter}message",
         SCHEMA_CHANGES: prefix,
         "notification": settings.get("notification.sink.topic.name", ""),
@@ -406,8 +408,10 @@ def _topic_pattern(
 ) -> str:
     body = config.source.topics or _table_topics(settings, config, signal)
     known = _other_topics(settings)
-    if traits.has_schema_topic and (schema_topic := known.pop(SCHEMA_CHANGES, "")):
-        body = f"{body}|{quoted(schema_topic)}"
+    read = [known.pop(SCHEMA_CHANGES, "")] if traits.has_schema_topic else []
+    if config.stream.cuts == "transactions":  # the end of a transaction makes a batch
+        read.append(known.pop(TRANSACTION, ""))
+    body = "|".join([body, *(quoted(topic) for topic in read if topic)])
     others = [*config.topics.all(), *known.values()]
     wanted = compile_java(body)
     unwanted = [quoted(topic) + "$" for topic in dict.fromkeys(others) if wanted.matches(topic)]

@@ -485,6 +485,13 @@ class Database(Protocol):
             RefusedError: ``bad-value``: none.
         """
 
+    @staticmethod
+    def ended_place(transaction: str) -> LogPlace | None:
+        """Return the place behind a transaction, by its id in the connector's transaction topic.
+
+        None where the id does not tell it.
+        """
+
     # -- before the first start
 
     @staticmethod

@@ -30,6 +30,14 @@ class LogPlace(Protocol):
     def is_passed(self, position: bytes) -> bool:
         """Say whether an event of the stream at this position of the newest epoch is behind it."""
 
+    def has(self, transaction: str, position: bytes) -> bool:
+        """Say whether a transaction was committed before it.
+
+        Args:
+            transaction: its id, as the connector's transaction topic has it.
+            position: of its newest event, or of one before; empty if it is not known.
+        """
+
 
 class LogEnd(Protocol):
     """The end of a database's log. For one thread at a time.

@@ -93,8 +93,23 @@ def problems_with(
         *_modes(settings),
         *_names_of_columns(settings),
         *_snapshots(settings, config, traits),
+        *_cuts(settings, config),
     ]
     yield from sorted(found, key=lambda problem: problem.warning)
+
+
+def _cuts(settings: Mapping[str, str], config: Config) -> Iterator[Mistake]:
+    name = "provide.transaction.metadata"
+    if config.stream.cuts != "off" and not _is(settings, name):
+        yield _of_connector(
+            Mistake(
+                name,
+                "is false: nothing tells where transactions end, so that no batch ends at a cut"
+                " (stream.cuts)",
+                SetTo(name, "true"),
+                warning=True,
+            )
+        )
 
 
 def _of_connector(problem: Mistake) -> Mistake:

@@ -22,6 +22,7 @@ from lakemark.model.events import Headers, Kind, Learnt
 from lakemark.model.findings import Finding
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
+from lakemark.model.transactions import TransactionEnd
 from lakemark.settings.layers import Mistake
 
 ANY_SIZE: Final = 1 << 62
@@ -172,6 +173,10 @@ class BesideConverter:
     def schema_changes(self, records: Records, plan: StretchPlan) -> Iterator[SchemaChange]:
         """See `Converter`."""
         return self._beside.schema_changes(records, plan)
+
+    def transaction_ends(self, records: Records) -> Iterator[TransactionEnd]:
+        """See `Converter`."""
+        return self._beside.transaction_ends(records)
 
     def learn(self, records: Records, heads: Headers) -> Learnt:
         """See `Converter`."""

@@ -29,6 +29,7 @@ from lakemark.model.events import Headers, Learnt
 from lakemark.model.findings import Finding
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
+from lakemark.model.transactions import TransactionEnd
 from lakemark.settings.layers import Mistake
 
 OWN: Final = "source.converter"
@@ -304,6 +305,13 @@ class Converter(Protocol):
         Args:
             records: of one partition of the topic.
             plan: `identity` and `epoch` of it count.
+        """
+
+    def transaction_ends(self, records: Records) -> Iterator[TransactionEnd]:
+        """Yield the ends that records of a transaction topic tell, in their order. Never raises.
+
+        Args:
+            records: of one partition of the topic.
         """
 
     def learn(self, records: Records, heads: Headers) -> Learnt:

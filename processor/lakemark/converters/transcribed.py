@@ -26,6 +26,7 @@ from lakemark.model.definitions import SchemaChange
 from lakemark.model.events import Headers, Learnt
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
+from lakemark.model.transactions import TransactionEnd
 from lakemark.settings.layers import Mistake
 
 NO_OPTIONS: Final = ConverterOptions()
@@ -156,6 +157,10 @@ class TranscribedConverter(BesideConverter):
     def schema_changes(self, records: Records, plan: StretchPlan) -> Iterator[SchemaChange]:
         """See `Converter`."""
         return self._beside.schema_changes(self._told(records, {}), plan)
+
+    def transaction_ends(self, records: Records) -> Iterator[TransactionEnd]:
+        """See `Converter`."""
+        return self._beside.transaction_ends(self._told(records, {}))
 
     # -- keys -----------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakemark.model.positions import LoggedEvent
+from lakemark.model.positions import LoggedEvent, Numbering
 
 WIDTH: Final = 20
 OWN_SNAPSHOT: Final = 0
@@ -105,6 +105,23 @@ class ArrivalPositions:
     def event_of(self, identity: str, position: bytes) -> LoggedEvent | None:  # noqa: ARG002
         """See `PositionRules`: transactions have no names."""
         return None
+
+    def ended(self, transaction: str) -> LoggedEvent | None:  # noqa: ARG002
+        """See `PositionRules`: nothing tells of which transaction a record is."""
+        return None
+
+    def numbering(self, ended: Sequence[str], newest: Mapping[str, int]) -> Numbering:  # noqa: ARG002
+        """See `PositionRules`: never asked, as `ended` reads none."""
+        return lambda *_: len(ended)
+
+    def has_ended(
+        self,
+        position: bytes,  # noqa: ARG002
+        seen: Mapping[str, tuple[int, int]],  # noqa: ARG002
+        newest: Mapping[str, int],  # noqa: ARG002
+    ) -> bool:
+        """See `PositionRules`: nobody knows."""
+        return False
 
     def left_at(self, arrived: bytes) -> bytes:
         """See `PositionRules`: never asked, see `across_partitions`."""

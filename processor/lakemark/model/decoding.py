@@ -285,6 +285,8 @@ class TableReport:
     """The contents of a stretch for one table.
 
     Attributes:
+        reads: of the events those that are rows of the connector's snapshots.
+        twice: whether some event may be there twice: it has the position of the one before it.
         deletes, updates: of the events those that delete a row or its old key, or update a row.
         bad: records that cannot be decoded.
         unread: those of them of which not even the key can be read: any row may miss them.
@@ -308,6 +310,8 @@ class TableReport:
     newest_ts: int = 0
     own_snapshots: set[int] = field(default_factory=set)
     own_ends: bool = False
+    reads: int = 0
+    twice: bool = False
     deletes: int = 0
     updates: int = 0
     unknown_columns: set[str] = field(default_factory=set)

@@ -7,7 +7,7 @@ positions are of one transaction, which rows were read outside the log's order a
 with a truncate. Whoever holds a position asks here and need not know of which database it is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple, Protocol
@@ -48,6 +48,13 @@ class LoggedEvent(NamedTuple):
     origin: str
     number: int
     order: int
+
+
+Numbering = Callable[[str | None, bytes], int]
+"""Returns an event's transaction by its number in a sequence, see `PositionRules.numbering`.
+
+It is asked with what `Headers.transaction` and `Headers.position` have of the event.
+"""
 
 
 class PositionRules(Protocol):
@@ -130,6 +137,39 @@ class PositionRules(Protocol):
         Args:
             identity: the value of the field `identity`.
             position: the event's.
+        """
+
+    def ended(self, transaction: str) -> "LoggedEvent | None":
+        """Return what the id of a transaction says, as the connector's transaction topic has it.
+
+        Of one origin, numbers rise from each transaction to the next; `order` does not matter.
+
+        Returns:
+            None where it is no id that events can be told by.
+        """
+
+    def numbering(self, ended: Sequence[str], newest: Mapping[str, int]) -> Numbering:
+        """Return what tells of which of some transactions an event is.
+
+        Args:
+            ended: ids, as the transaction topic has them, in the order of the log; each one that
+                `ended` reads.
+            newest: by origin, the number of the newest one before them.
+
+        Returns:
+            what gives an event's place in `ended`; -1 for one of an earlier transaction, and their
+            count for one of a later transaction.
+        """
+
+    def has_ended(
+        self, position: bytes, seen: Mapping[str, tuple[int, int]], newest: Mapping[str, int]
+    ) -> bool:
+        """Return whether all events up to a partition's progress are of transactions that ended.
+
+        Args:
+            position: the applied one, of the stream.
+            seen: see `decoding.AppliedPosition`.
+            newest: by origin, the number of the newest one that ended, see `ended`.
         """
 
     def left_at(self, arrived: bytes) -> bytes:

@@ -71,6 +71,11 @@ class ConnectorEvents:
         """See `SentEvents`."""
         return database_kind(self._connector.settings, self._config.database).log_place(text)
 
+    def ended_place(self, transaction: str) -> LogPlace | None:
+        """Return the place behind a transaction, see `Database.ended_place`."""
+        kind = database_kind(self._connector.settings, self._config.database)
+        return kind.ended_place(transaction)
+
     def end(self) -> LogPlace:
         """See `SentEvents`.
 

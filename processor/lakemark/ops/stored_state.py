@@ -25,6 +25,7 @@ from lakemark.state.progress import tables_of
 from lakemark.state.tables import PipelineState, TableState
 
 _OWN: Final = "lakemark"
+_QUERY: Final = "metadata"
 _STATES: Final = "lakemark/state"
 _TOPICS: Final = "topics.json"
 _IDENTITY: Final = "pipeline.json"
@@ -39,11 +40,13 @@ class Stored:
         topics: Kafka's ids of the change topics as they were when they were read.
         made_for: settings that the checkpoint was made with, as text by dotted path; None if it was
             never used.
+        query: id of the query; empty before its first start.
     """
 
     state: PipelineState | None
     topics: Mapping[str, str]
     made_for: Mapping[str, str] | None = None
+    query: str = ""
 
 
 def newest_state(config: Config) -> Stored:
@@ -155,4 +158,7 @@ def stored_in(files: _Local | _Store) -> Stored:
     if _IDENTITY in own:
         made = msgspec.json.decode(files.read(f"{_OWN}/{_IDENTITY}"), type=Identity)
         made_for = {"name": made.name, "stream.shards": str(made.shards)}
-    return Stored(state, ids, made_for)
+    query = ""
+    if _QUERY in files.names(""):
+        query = str(msgspec.json.decode(files.read(_QUERY))["id"])
+    return Stored(state, ids, made_for, query)

@@ -336,9 +336,8 @@ class StreamConfig(Section):
         description="from one batch to the next; less after a silence and beside a snapshot",
     )
     max_events_per_batch: int = Field(200_000, ge=1, description="bounds memory and latency")
-    shards: int = Field(
-        2, ge=1, le=1024, description="of snapshots' state; fixed by the checkpoint"
-    )
+    shards: int = Field(2, ge=1, le=1024, description="of snapshots' state; fixed once started")
+    cuts: Literal["off", "transactions"] = Field("off", description="where batches end")
     starting: Literal["earliest", "latest"] = Field(
         "earliest", description="where the first start of a new checkpoint begins"
     )

@@ -34,7 +34,7 @@ from lakemark.model.positions import event_of, identity_of, one_transaction
 from lakemark.model.schema import TableSchema
 from lakemark.settings.table_id import plain_of
 from lakemark.source.fold import Folded, Raw, fold
-from lakemark.source.replay_filter import Logged, beginnings, drop_replays
+from lakemark.source.replay_filter import Gated, Logged, beginnings, drop_replays
 
 Schemas = Sequence[bytes | None] | Mapping[int, bytes | int | None]
 """By a record's index, what tells by which schema it was written."""
@@ -94,8 +94,7 @@ def decode_range(records: Records, plan: StretchPlan, heads: Headers | None = No
         out.dead = []  # they are written when the table is read again
     doubt_converter(out, plan)
     doubt_schemas(out, plan)
-    if gated.replays:
-        work.count_replays(gated.keep)
+    work.note_repeats(gated)
     break_circuit(out, len(records.offsets), plan)
     stopped = out.stopped()
     out.packets = [(t, p) for t, p in out.packets if t not in stopped]
@@ -113,6 +112,20 @@ def logged_by(heads: Headers, plan: StretchPlan) -> Logged | None:
     if not identity_of(connector):
         return None
     return lambda index: event_of(connector, names[index], position[index])
+
+
+def _twice(heads: Headers, keep: Sequence[int], start: AppliedPosition) -> bool:
+    """Say whether an event has the position of the one before it, see `TableReport`.
+
+    The halves of a key change are two that have one.
+    """
+    before, left = start.position, False
+    for index in keep:
+        at, op = heads.position[index], heads.op[index]
+        if at == before and not (left and op == "c"):
+            return True
+        before, left = at, op == "d"
+    return False
 
 
 def _creates(
@@ -152,6 +165,7 @@ class _Work:
         self.heads = heads
         self.keys = heads.readable(records.keys)
         self.converter = converter_of(plan.converter)
+        self.began = since
         self.raw = Raw(self.converter, heads, self.keys, records.headers, since, out.keys)
         self.plan = plan
         self.out = out
@@ -314,7 +328,15 @@ class _Work:
             if any(at < one.position or not is_new(event, one.seen) for one in everywhere):
                 self.report(heads.table[index]).doubt = OLD_TRUNCATE
 
-    def count_replays(self, keep: Sequence[int]) -> None:
+    def note_repeats(self, gated: Gated) -> None:
+        """Note what the gate held back, and whether anything may be there twice."""
+        if gated.replays:
+            self._count_replays(gated.keep)
+        if _twice(self.heads, gated.keep, self.began):
+            for report in self.out.tables.values():
+                report.twice = True
+
+    def _count_replays(self, keep: Sequence[int]) -> None:
         """Counts what the gate held back."""
         kept = set(keep)
         gate_kinds = {int(Kind.CHANGE), int(Kind.TRUNCATE), int(Kind.INCREMENTAL)}
@@ -331,6 +353,7 @@ class _Work:
         report.newest_ts = max(map(heads.source_ts.__getitem__, indices))
         ops = [*map(heads.op.__getitem__, indices)]
         report.deletes, report.updates = ops.count("d"), ops.count("u")
+        report.reads += ops.count("r")
         rowful = indices
         if Kind.TRUNCATE in self.out.kinds:
             truncates = [heads.position[i] for i in indices if heads.kind[i] == Kind.TRUNCATE]

@@ -6,19 +6,22 @@ the qualifier in a table's name (`of_table`); everything else of a pipeline know
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
-from lakemark.connectors.connector import Connector, topic_owners
+from lakemark.connectors.connector import TRANSACTION, Connector, topic_owners
 from lakemark.connectors.qualified_database import under
 from lakemark.model.definitions import TableChange
 from lakemark.model.handling_modes import HandlingModes
+from lakemark.model.offsets import Offsets
 from lakemark.model.schema import TableSchema
 from lakemark.model.topic_owners import TopicOwners
 from lakemark.model.wanted import Wanted
+from lakemark.ops.sent_events import ConnectorEvents
 from lakemark.settings.config import Config
 from lakemark.settings.table_id import unqualified
 from lakemark.snapshot.signal_parts import own_runs
+from lakemark.sources.cutting import TRANSACTIONS, TransactionTopic
 from lakemark.sources.schema_topics import SchemaTopic
 from lakemark.state.schema_refresh import Catalog
 from lakemark.state.tables import PipelineState
@@ -188,6 +191,26 @@ class Sources:
         """Return the schema topics that are followed, see `PipelineSource.schema_topic`."""
         return [topic for source in self.of if (topic := source.schema_topic()) is not None]
 
+    def transaction_topics(self) -> list[TransactionTopic]:
+        """Return the transaction topics by which batches are made to end, see `stream.cuts`."""
+        found = []
+        for source in self.of:
+            name = source.connector.other_topics.get(TRANSACTION, "")
+            if name and source.config.stream.cuts == TRANSACTIONS:
+                has_rows = partial(self._has_rows, source.connector)
+                starts = source.config.stream.starting == "earliest"
+                sent = partial(_sent, ConnectorEvents(source.config, source.connector))
+                found.append(
+                    TransactionTopic(name, source.connector, source.modes, has_rows, sent, starts)
+                )
+        return found
+
+    def _has_rows(self, connector: Connector, topic: str) -> bool:
+        """Say whether a topic has rows of a connector's tables, as far as its name tells."""
+        signal = connector.topic_of(connector.signal_table) if connector.signal_table else ""
+        others = {*connector.other_topics.values(), signal}
+        return topic not in others and self.owners(topic) == connector.qualifier
+
     def catalogs(self) -> Mapping[str, Catalog]:
         """Return the catalog of each, by its qualifier."""
         return {source.qualifier: source.catalog for source in self.of}
@@ -195,6 +218,11 @@ class Sources:
     def parts(self, state: PipelineState) -> dict[str, PlanPart]:
         """Return what is each one's own of a batch's plan, by its qualifier."""
         return {source.qualifier: source.part(state) for source in self.of}
+
+
+def _sent(events: ConnectorEvents, transaction: str) -> Offsets | None:
+    place = events.ended_place(transaction)
+    return None if place is None else events.ends_past(place)
 
 
 @dataclass(frozen=True, slots=True)

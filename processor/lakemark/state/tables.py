@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 
 from lakemark.model import positions
+from lakemark.model.cuts import CutProgress
 from lakemark.model.decoding import LOG_CHANGED
 from lakemark.model.events import Learnt
 from lakemark.model.fills import UNSEEN
@@ -137,12 +138,14 @@ class LogState(msgspec.Struct):
         learnt_event: see `PipelineState.learnt`; stored under the name that it had first.
         begun: source time at which the connector began without offsets, 0 = not known.
         begun_at: the number of that beginning, see `replay_filter.beginnings`.
+        cutting: see `cuts`.
     """
 
     epochs: list[Offsets] = msgspec.field(default_factory=list)
     learnt_event: bytes = msgspec.field(default=b"", name="sample")
     begun: int = 0
     begun_at: int = 0
+    cutting: CutProgress = msgspec.field(default_factory=CutProgress)
 
 
 class PipelineState(LogState, kw_only=True):
@@ -166,6 +169,9 @@ class PipelineState(LogState, kw_only=True):
         schema_changes: of schema topics, up to where it was judged what came late, see
             `sources.schema_topics`.
         proofs: of tables, by name; of their files as they are now, see `model.proof`.
+        held: number of records that were planned and not read, see `sources.cutting`: reading goes
+            on at `offsets`.
+        deferred: whether control records were left to the next batch.
     """
 
     format: int = FORMAT
@@ -187,6 +193,8 @@ class PipelineState(LogState, kw_only=True):
     left_offsets: Offsets = msgspec.field(default_factory=dict)
     schema_changes: Offsets = msgspec.field(default_factory=dict)
     proofs: dict[str, TableProof] = msgspec.field(default_factory=dict)
+    held: int = 0
+    deferred: bool = False
 
     def log_of(self, connector: str) -> LogState:
         """Return the state of a connector's log, to be read.

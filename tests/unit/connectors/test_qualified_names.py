@@ -93,8 +93,8 @@ def test_events_of_one_of_several_connectors_are_of_its_tables(table, kind):
 
 NAMELESS = {
     *("traits", "checks", "look_form", "table_form", "mended", "check_url", "check_condition"),
-    *("check_file", "key_texts", "committed_position", "log_place", "wanted_settings", "script"),
-    *("are_fills", "missing_values"),
+    *("check_file", "key_texts", "committed_position", "log_place", "ended_place"),
+    *("wanted_settings", "script", "are_fills", "missing_values"),
     "schemas_of_file",  # asked of the kind, see `catalog_of`
 }
 """What is asked without the name of a table, or before there is a database."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from lakemark.connectors.log_place import offsets_of, unreadable
-from lakemark.connectors.mysql.positions import number_of, unpack
+from lakemark.connectors.mysql.positions import POSITIONS, number_of, unpack
 
 EXPECTED: Final = (
     "file and offset of SHOW BINARY LOG STATUS (SHOW MASTER STATUS), such as binlog.000003:1234, "
@@ -137,3 +137,10 @@ class BinlogEnd:
         """See `LogPlace`: an event stands where its transaction begins, or behind that."""
         _, *event, _ = unpack(position)
         return self.place is not None and tuple(event) >= self.place
+
+    def has(self, transaction: str, position: bytes) -> bool:
+        """See `LogPlace`: by its GTID where the place has transactions, else by the event."""
+        ended = POSITIONS.ended(transaction)
+        if self.transactions and ended is not None:
+            return has_all(self.transactions, {ended.origin: [(ended.number, ended.number)]})
+        return bool(position) and self.place is not None and not self.is_passed(position)

@@ -53,6 +53,7 @@ from lakemark.connectors.mysql.mysql_url import DatabaseAddress
 from lakemark.connectors.mysql.mysql_windows import end_text, window_place
 from lakemark.connectors.mysql.own_log import other_log, whose_log
 from lakemark.connectors.mysql.planned_tables import planned_tables
+from lakemark.connectors.mysql.positions import POSITIONS
 from lakemark.connectors.preparation import Script, ToPrepare
 from lakemark.connectors.reached_place import NOWHERE, ReachedPlace
 from lakemark.connectors.refusals import Refusal
@@ -122,6 +123,11 @@ class MySqlDatabase(Database):
     def log_place(text: str) -> LogPlace:
         """See `Database`."""
         return BinlogEnd.parse(text)
+
+    @staticmethod
+    def ended_place(transaction: str) -> LogPlace | None:
+        """See `Database`: by its GTID."""
+        return BinlogEnd.parse(transaction) if POSITIONS.ended(transaction) is not None else None
 
     @staticmethod
     def wanted_settings(wanted: ToPrepare) -> list[Mistake]:

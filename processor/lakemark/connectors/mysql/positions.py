@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakemark.model.positions import LoggedEvent
+from lakemark.model.positions import LoggedEvent, Numbering
 
 WIDTH: Final = 20
 OWN_SNAPSHOT: Final = 0
@@ -157,14 +157,40 @@ class MySqlPositions:
 
     def event_of(self, identity: str, position: bytes) -> LoggedEvent | None:
         """See `PositionRules`: MySQL numbers by server and tag, MariaDB by domain."""
-        origin, colon, number = identity.rpartition(":")
+        named = self.ended(identity)
+        order = int.from_bytes(position[16:])
+        return named and named._replace(order=0 if order == _UNTOLD else order)
+
+    def ended(self, transaction: str) -> LoggedEvent | None:
+        """See `PositionRules`: its GTID; without GTIDs nothing tells."""
+        origin, colon, number = transaction.rpartition(":")
         if not colon:
-            origin, _, rest = identity.partition("-")
+            origin, _, rest = transaction.partition("-")
             number = rest.rpartition("-")[2]
         if not origin or not (number.isascii() and number.isdecimal() and len(number) < _DIGITS):
             return None
-        order = int.from_bytes(position[16:])
-        return LoggedEvent(origin, int(number), 0 if order == _UNTOLD else order)
+        return LoggedEvent(origin, int(number), 0)
+
+    def numbering(self, ended: Sequence[str], newest: Mapping[str, int]) -> Numbering:
+        """See `PositionRules`: by GTID."""
+        numbers = {gtid: number for number, gtid in enumerate(ended)}
+
+        def number(gtid: str | None, _: bytes) -> int:
+            named = self.ended(gtid or "")
+            if named is not None and named.number <= newest.get(named.origin, -1):
+                return -1
+            return numbers.get(gtid or "", len(ended))
+
+        return number
+
+    def has_ended(
+        self,
+        position: bytes,  # noqa: ARG002
+        seen: Mapping[str, tuple[int, int]],
+        newest: Mapping[str, int],
+    ) -> bool:
+        """See `PositionRules`: of each origin."""
+        return all(number <= newest.get(origin, -1) for origin, (number, _) in seen.items())
 
     def left_at(self, arrived: bytes) -> bytes:
         """See `PositionRules`: of the same place, and one before it where their order is told."""

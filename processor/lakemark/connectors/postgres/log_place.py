@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from lakemark.connectors.log_place import offsets_of, unreadable
-from lakemark.connectors.postgres.positions import unpack
+from lakemark.connectors.postgres.positions import POSITIONS, unpack
 
 _LSN: Final = re.compile(r"\s*([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})\s*")
 EXPECTED: Final = "what SELECT pg_current_wal_lsn() prints, such as 0/16B3748"
@@ -56,3 +56,8 @@ class Lsn:
     def is_passed(self, position: bytes) -> bool:
         """See `LogPlace`: the commit before the event, or the event itself, is behind it."""
         return max(unpack(position)[1:]) >= self.number
+
+    def has(self, transaction: str, position: bytes) -> bool:  # noqa: ARG002
+        """See `LogPlace`: its commit tells."""
+        ended = POSITIONS.ended(transaction)
+        return ended is not None and ended.number <= self.number

@@ -14,6 +14,7 @@ snapshot, 1 Debezium's incremental reads (`outside_stream`).
 
 import re
 import struct
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemark.model.positions import LoggedEvent
+from lakemark.model.positions import LoggedEvent, Numbering
 
 WIDTH: Final = 20
 OWN_SNAPSHOT: Final = 0
@@ -33,6 +34,7 @@ _PARTS: Final = np.dtype([("epoch", ">u4"), ("major", ">u8"), ("minor", ">u8")])
 _SEQUENCE: Final = re.compile(r'\[(?:"(-?[0-9]{1,20})"|null),(?:"(-?[0-9]{1,20})"|null)\]')
 _SAFE_DIGITS: Final = 18  # fits 64 bits for sure
 _WIDTH_64: Final = 1 << 64
+_MOST_DIGITS: Final = 20
 
 
 def pack(epoch: int, major: int, minor: int) -> bytes:
@@ -120,6 +122,26 @@ class PostgresPositions:
     def event_of(self, identity: str, position: bytes) -> LoggedEvent | None:  # noqa: ARG002
         """See `PositionRules`: another server has the same numbers for other transactions."""
         return None
+
+    def ended(self, transaction: str) -> LoggedEvent | None:
+        """See `PositionRules`: ``txId:LSN``, the LSN of its commit."""
+        _, colon, lsn = transaction.rpartition(":")
+        is_one = bool(colon) and lsn.isascii() and lsn.isdecimal() and len(lsn) <= _MOST_DIGITS
+        return LoggedEvent("", int(lsn), 0) if is_one else None
+
+    def numbering(self, ended: Sequence[str], newest: Mapping[str, int]) -> Numbering:
+        """See `PositionRules`: the first one that commits behind the commit before the event."""
+        commits = [newest.get("", 0), *(int(one.rpartition(":")[2]) for one in ended)]
+        return lambda _, position: bisect_right(commits, unpack(position)[1]) - 1
+
+    def has_ended(
+        self,
+        position: bytes,
+        seen: Mapping[str, tuple[int, int]],  # noqa: ARG002
+        newest: Mapping[str, int],
+    ) -> bool:
+        """See `PositionRules`: a later one begins at that commit, or behind it."""
+        return unpack(position)[1] < newest.get("", 0)
 
     def left_at(self, arrived: bytes) -> bytes:
         """See `PositionRules`: one entry of the log makes both events."""

@@ -49,6 +49,7 @@ from lakemark.connectors.postgres.connector_settings import SLOT, TRAITS, sends_
 from lakemark.connectors.postgres.facts_database import DatabaseWatch, database_facts
 from lakemark.connectors.postgres.log_place import Lsn
 from lakemark.connectors.postgres.planned_tables import planned_tables
+from lakemark.connectors.postgres.positions import POSITIONS
 from lakemark.connectors.postgres.postgres_fills import read_values
 from lakemark.connectors.postgres.postgres_keys import column_types, key_columns, try_condition
 from lakemark.connectors.postgres.postgres_publication import publication_of
@@ -120,6 +121,12 @@ class PostgresDatabase(Database):
     def log_place(text: str) -> LogPlace:
         """See `Database`."""
         return Lsn.parse(text)
+
+    @staticmethod
+    def ended_place(transaction: str) -> LogPlace | None:
+        """See `Database`: its commit."""
+        ended = POSITIONS.ended(transaction)
+        return Lsn(ended.number) if ended is not None else None
 
     @staticmethod
     def wanted_settings(wanted: ToPrepare) -> list[Mistake]:

@@ -51,6 +51,7 @@ from lakemark.model.events import Headers, Kind, Learnt
 from lakemark.model.findings import Finding
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
+from lakemark.model.transactions import TransactionEnd
 from lakemark.settings.layers import Mistake
 
 if TYPE_CHECKING:
@@ -195,6 +196,11 @@ class AvroConverter(BesideConverter):
         """See `Converter`."""
         values = payloads(records.values, self._values, self._schemas, records.headers)
         return self._beside.schema_changes(replace(records, values=values.texts), plan)
+
+    def transaction_ends(self, records: Records) -> Iterator[TransactionEnd]:
+        """See `Converter`."""
+        values = payloads(records.values, self._values, self._schemas, records.headers)
+        return self._beside.transaction_ends(replace(records, values=values.texts))
 
     # -- keys -----------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from lakemark.converters.json import (
     record_writer,
     schema_changes,
     splicing,
+    transactions,
 )
 from lakemark.converters.json.keys import canonical_keys
 from lakemark.converters.json.record_writer import JsonRecordWriter
@@ -42,6 +43,7 @@ from lakemark.model.events import Headers, Learnt
 from lakemark.model.findings import Finding
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.schema import TableSchema
+from lakemark.model.transactions import TransactionEnd
 from lakemark.settings.layers import Mistake, SetTo
 
 NO_OPTIONS: Final = ConverterOptions()
@@ -202,6 +204,10 @@ class JsonConverter:
     def schema_changes(self, records: Records, plan: StretchPlan) -> Iterator[SchemaChange]:
         """See `Converter`."""
         return schema_changes.schema_changes(records, plan)
+
+    def transaction_ends(self, records: Records) -> Iterator[TransactionEnd]:
+        """See `Converter`."""
+        return transactions.transaction_ends(records)
 
     def learn(self, records: Records, heads: Headers) -> Learnt:
         """See `Converter`."""

@@ -151,6 +151,7 @@ def decode_range(
             return None
         report = TableReport(
             events=len(events.rows),
+            twice=_twice(events, start, plan.epoch),
             newest_ts=int(events.times.max()),
             deletes=int((events.op == _DELETE).sum()),
             updates=int((events.op == _UPDATE).sum()),
@@ -336,6 +337,14 @@ def _reached(
     creates = bool((events.op[ending] == _CREATE).any())
     creates |= start.creates and positions.one_transaction(start.position, last)
     return AppliedPosition(last, newest, creates, seen)
+
+
+def _twice(events: Events, start: AppliedPosition, epoch: int) -> bool:
+    """Say whether an event has the position of the one before it, see `TableReport`."""
+    (first,) = events.position(epoch, [0])
+    alike = (events.numbers[1:] == events.numbers[:-1]).all(axis=1)
+    alike &= (events.op[:-1] != _DELETE) | (events.op[1:] != _CREATE)  # halves of a key change
+    return first.tobytes() == start.position or bool(alike.any())
 
 
 def _named(values: BinaryColumn, events: Events, at: int, position: bytes) -> LoggedEvent | None:
