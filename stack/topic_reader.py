@@ -11,6 +11,7 @@ from stack.processes import wait_for
 _NO_LEADER_YET: Final = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - what a client says that has not heard of it yet
 )
 _MOST: Final = 10_000  # records at a time
 _ANSWER_S: Final = 10.0

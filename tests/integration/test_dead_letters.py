@@ -114,7 +114,7 @@ def snapshots_as_the_page_starts_them(running: Running, shell: PageShell) -> Non
     database.execute("UPDATE orders SET placed = '2025-12-31' WHERE id = 6")
     database.execute("INSERT INTO orders VALUES (42, 'asked for'), (43, 'asked for')")
     running.wait_equal()
-    whole, some, keys, change = typed(DOCS / "snapshots.md", "lakemark snapshot")
+    whole, some, keys, _, change = typed(DOCS / "snapshots.md", "lakemark snapshot")
     assert "completed" in shell.run(whole)
     with Snapshots(running) as snapshots:
         for line, rows in ((some, 20 + 2 - 6), (keys, 2)):

@@ -14,7 +14,6 @@ import pytest
 
 from stack.local import Database, Servers
 from stack.processes import wait_for
-from tests.kit.nightly import nightly
 from tests.kit.running import Running
 from tests.kit.snapshots import LAST, NOTE_S, SLOW, SNAPSHOT, Snapshots, kinds, windows_held_open
 
@@ -130,7 +129,6 @@ def no_window(database: Database) -> bool:
     return opened == {row.removesuffix("-close") for row in ids if row.endswith("-close")}
 
 
-@nightly
 def test_unknown_tables_patterns_and_tables_named_twice(pipeline: Running, snapshots: Snapshots):
     unknown = snapshots.start("public.invalid1", "public.good", "public.invalid2")
     nothing = snapshots.start(".*notExist")
@@ -361,7 +359,6 @@ def stopped(snapshots: Snapshots) -> list[str]:
     return [everything, named]
 
 
-@nightly
 def test_runs_end_when_they_are_told_to(pipeline: Running, snapshots: Snapshots):
     """One table that waits for its turn, one that is being read; for all of them see `stopped`."""
     slow = {"chunk_rows": 20, "parallelism": 1, "delay": "100ms"}

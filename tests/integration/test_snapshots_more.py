@@ -14,7 +14,6 @@ from lakemark.connectors.postgres import positions as lsns
 from lakemark.model import positions
 from stack.local import Database, Servers
 from stack.processes import wait_for
-from tests.kit.nightly import nightly
 from tests.kit.running import STATE_S, Running
 from tests.kit.snapshots import SLOW, SNAPSHOT, Snapshots, windows_held_open
 
@@ -171,7 +170,6 @@ def test_rows_that_only_the_lake_has_go_with_a_whole_run(pipeline: Running, snap
     equal(pipeline, "ghosts")
 
 
-@nightly
 def test_several_runs_over_one_table_and_one_id_twice(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     started = [snapshots.start("public.shared", chunk_rows=rows) for rows in (30, 100, 400)]
@@ -307,7 +305,6 @@ def test_columns_that_come_and_go(pipeline: Running, snapshots: Snapshots):
     equal(pipeline, "growing")
 
 
-@nightly
 def test_tables_that_look_like_envelopes(pipeline: Running, snapshots: Snapshots):
     """Read by a run and changed in the log; the placeholder's text is a value where it is one."""
     database, tables = pipeline.database, ("audit", "Wrapped", "named")
@@ -407,7 +404,6 @@ def test_a_table_that_is_locked_holds_up_no_answer(pipeline: Running, snapshots:
     equal(pipeline, "locked", "beside")
 
 
-@nightly
 def test_another_relation_under_the_same_name(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     run = snapshots.start("public.swapped", chunk_rows=50, delay="50ms")
@@ -441,7 +437,6 @@ def test_a_type_that_does_not_fit_stops_its_table_alone(pipeline: Running, snaps
     equal(pipeline, "beside")
 
 
-@nightly
 def test_sessions_that_end_are_no_reason_to_give_up(pipeline: Running, snapshots: Snapshots):
     database = pipeline.database
     run = snapshots.start("public.cut_off", chunk_rows=25, delay="1s")
@@ -480,7 +475,6 @@ def test_partitions_are_read_and_their_root_is_not(pipeline: Running, snapshots:
     equal(pipeline, "part_low", "part_high")
 
 
-@nightly
 def test_a_partitioned_table_is_read_through_its_root(pipeline: Running, snapshots: Snapshots):
     """Rows move between partitions, and one is added, while the root is read."""
     database = pipeline.database
@@ -510,7 +504,6 @@ def test_a_partitioned_table_is_read_through_its_root(pipeline: Running, snapsho
     database.execute(f"{publication} SET (publish_via_partition_root = false)")
 
 
-@nightly
 def test_nothing_is_left_when_no_snapshot_runs(pipeline: Running, snapshots: Snapshots):
     """Windows are closed, runs disarmed, and what comes later is none of a snapshot's business."""
     snapshots.run("public.last")

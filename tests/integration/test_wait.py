@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 EACH = on("postgres", *(pytest.param(one, marks=nightly) for one in ("mariadb-11.4", "mysql-9.7")))
 READERS = 4
 WAITS = 60 if NIGHTLY else 6  # of each reader
-WITHIN_S = 60.0
+WITHIN_S = 300.0
 PARTITIONS = 3
 
 
@@ -59,6 +59,9 @@ class Waiting:
             if status == 200:
                 assert answer["visible"]
                 return answer
+            if answer.get("code") == "cannot-wait":
+                time.sleep(0.2)  # it starts anew, or is degraded for a moment
+                continue
             assert status == 202, answer
             asked.pop("now", None)
             asked["position"] = [one["position"] for one in answer["positions"]]
