@@ -495,15 +495,14 @@ class Pipeline:
 
     def stream(self, rows: Any, plan: BatchPlan, before: PipelineState) -> Results:
         """Run all stages over a batch of the query."""
-        news = partial(self._news, plan, before)
+        news = partial(self._news, plan.lake.batch, before)
         return self._finished(self.runner.stream(rows, plan, news), plan)
 
-    def _news(self, plan: BatchPlan, before: PipelineState) -> list[OffsetRange]:
+    def _news(self, batch: int, before: PipelineState) -> list[OffsetRange]:
         """Return the records of the change topics that the runner has planned for a batch.
 
         Where batches end at cuts, it goes on where the one before ended, up to where it ends.
         """
-        batch = plan.lake.batch
         end = self._changes(self.checkpoint.offsets(batch))
         planned = self.checkpoint.offsets(batch - 1) if batch else [self.checkpoint.begun()]
         start = self._changes(planned)

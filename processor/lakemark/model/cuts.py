@@ -63,7 +63,7 @@ class CutProgress(msgspec.Struct, omit_defaults=True):
         self.due.pop(table, None)
         self.unproven.discard(table)
 
-    def doubt(self, table: str) -> None:
+    def suspect(self, table: str) -> None:
         """Take a table's counts for wrong."""
         self.due.pop(table, None)
         self.unproven.add(table)

@@ -349,11 +349,11 @@ class Cutting:
                 if table in tables:
                     progress.count(table, told.reads - told.events)
                     if told.bad or told.replays or told.twice:
-                        progress.doubt(table)
+                        progress.suspect(table)
         ended = self._none_is_later(topic, progress, state)
         for table, entry in tables.items():
             if entry.state != STREAMING or (ended and progress.due.get(table, 0) < 0):
-                progress.doubt(table)
+                progress.suspect(table)
             elif ended and entry.topics and _all_later(state, entry, batch.later):
                 progress.prove(table)
         if ended and not batch.held and progress.doubts and self._all_sent(topic, progress, state):

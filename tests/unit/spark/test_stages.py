@@ -8,7 +8,9 @@ from lakemark.errors import DependencyError
 from lakemark.model.offsets import Offsets
 from lakemark.pipeline import Pipeline
 from lakemark.source.offset_ranges import OffsetRange
+from lakemark.sources.cutting import Cutting, TransactionTopic
 from lakemark.spark.query import QUIET_S, OtherStagesError, Stages
+from lakemark.state.tables import PipelineState
 
 CONTROL: Offsets = {"control": {0: 9}}
 
@@ -26,13 +28,30 @@ class Checkpoint:
         return {**self._begun, **CONTROL}
 
 
-def news(begun: Offsets, *batches: Offsets) -> list[OffsetRange]:
+def news(
+    begun: Offsets,
+    *batches: Offsets,
+    before: PipelineState | None = None,
+    cutting: Cutting | None = None,
+) -> list[OffsetRange]:
     pipeline = SimpleNamespace(
+        cutting=cutting or Cutting(),
         checkpoint=Checkpoint(begun, *batches),
         config=SimpleNamespace(topics=SimpleNamespace(all=lambda: ("control", "chunks"))),
     )
     pipeline._changes = lambda ends: Pipeline._changes(pipeline, ends)
-    return Pipeline._news(pipeline, len(batches) - 1)
+    return Pipeline._news(pipeline, len(batches) - 1, before or PipelineState())
+
+
+def test_what_a_batch_held_back_is_the_next_ones():
+    held = PipelineState(offsets={"a": {0: 6, 1: 3}}, held=1)
+    planned = {"a": {0: 7, 1: 3}}, {"a": {0: 9, 1: 5}}
+    assert news({}, *planned, before=held) == [OffsetRange("a", 0, 6, 9), OffsetRange("a", 1, 3, 5)]
+    topic = TransactionTopic("t", None, None, bool)  # type: ignore[arg-type]
+    cutting = Cutting([topic], offsets={"a": {0: 8, 1: 3}, "t": {0: 4}})
+    ends = {"a": {0: 7, 1: 3}, "t": {0: 1}}, {"a": {0: 9, 1: 5}, "t": {0: 4}}
+    found = news({}, *ends, before=held, cutting=cutting)
+    assert found == [OffsetRange("a", 0, 6, 8)], "the ends of transactions are the driver's"
 
 
 def test_the_first_batch_begins_where_the_query_does():

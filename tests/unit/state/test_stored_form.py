@@ -36,6 +36,9 @@ def test_a_state_of_format_4_means_what_it_meant():
         "logs": {},
         "schema_changes": {},
         "proofs": {},
+        "cutting": {},
+        "held": 0,
+        "deferred": False,
     }
     entry = state.tables[T]
     for field in msgspec.structs.fields(TableState):
