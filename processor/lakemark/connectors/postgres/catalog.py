@@ -1,6 +1,8 @@
 """PostgreSQL's catalog in Debezium's words: the Connect schema that a column is sent with.
 
-`POSTGRES_CATALOG_SQL` reads the facts, `connect_field` makes the field as Debezium's
+`# With its table's oid `pg_get_expr` would wait for whoever has locked the table; a default needs it
+# not, as it names no column.
+POSTGRES_CATALOG_SQL` reads the facts, `connect_field` makes the field as Debezium's
 PostgresValueConverter and the JSON converter would, or tells that Debezium leaves the column out.
 """
 
@@ -66,7 +68,7 @@ SELECT w.nspname::text, w.relname::text,
          WHERE p.attnum = a.attnum AND p.place <= k.indnkeyatts)::int AS key_position,
        a.attndims::int AS dimensions,
        CASE WHEN a.atttypid = t.oid AND a.attgenerated = ''
-            THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END AS default_expression,
+            THEN pg_catalog.pg_get_expr(d.adbin, 0) END AS default_expression,
        (SELECT string_agg(l.enumlabel, ',' ORDER BY l.enumsortorder) FROM pg_catalog.pg_enum l
          WHERE l.enumtypid IN (t.oid, e.oid)) AS labels
 FROM wanted w
