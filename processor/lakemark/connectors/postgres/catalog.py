@@ -1,7 +1,7 @@
 """PostgreSQL's catalog in Debezium's words: the Connect schema that a column is sent with.
 
-`# With its table's oid `pg_get_expr` would wait for whoever has locked the table; a default needs it
-# not, as it names no column.
+`# With its table's oid `pg_get_expr` would wait for whoever has locked the table; a default does not
+# need it, as it names no column.
 POSTGRES_CATALOG_SQL` reads the facts, `connect_field` makes the field as Debezium's
 PostgresValueConverter and the JSON converter would, or tells that Debezium leaves the column out.
 """
