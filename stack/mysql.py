@@ -101,7 +101,9 @@ class Session(pymysql.connections.Connection):
 
         The default one loads the machine's certificates, which takes longer than the statements do.
         """
-        context: ssl.SSLContext = super()._create_ssl_ctx(sslp) if sslp else _unverified()
+        context: ssl.SSLContext = (
+            super()._create_ssl_ctx(sslp) if sslp else _unverified()  # type: ignore[misc]
+        )
         return context
 
     def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> Cursor:

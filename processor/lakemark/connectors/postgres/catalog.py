@@ -1,8 +1,6 @@
 """PostgreSQL's catalog in Debezium's words: the Connect schema that a column is sent with.
 
-`# With its table's oid `pg_get_expr` would wait for whoever has locked the table; a default does not
-# need it, as it names no column.
-POSTGRES_CATALOG_SQL` reads the facts, `connect_field` makes the field as Debezium's
+`POSTGRES_CATALOG_SQL` reads the facts, `connect_field` makes the field as Debezium's
 PostgresValueConverter and the JSON converter would, or tells that Debezium leaves the column out.
 """
 
@@ -22,6 +20,8 @@ _UNLIMITED: Final = 2147483647  # length that Debezium gives a varbit without on
 # Parameters: %(schemas)s and %(tables)s, two text[] of equal length that pair up.
 # One row a column, by table and attnum, members as in `CatalogColumn` after (schema, table).
 # The key is the primary key, else (as Debezium chooses) the first unique index without expressions.
+# With its table's oid `pg_get_expr` would wait for whoever has locked the table: a default, which
+# names no column, does not need it.
 POSTGRES_CATALOG_SQL: Final = """
 WITH RECURSIVE wanted AS (
     SELECT c.oid, n.nspname, c.relname
