@@ -198,7 +198,7 @@ class Play:
         what = self.dice.random()
         if what < 0.5:
             self.source.transact()
-        elif what < 0.55 and not any(self.source.queues.values()):
+        elif what < 0.55 and self.dies and not any(self.source.queues.values()):
             self.source.restart()
         elif what < 0.75:
             self.arrive(self.dice.choice((0.5, 1.0)))
@@ -224,3 +224,13 @@ def test_tables_hold_what_a_cut_says(tmp_path, seed, partitions):
     for table in (ORDERS, ITEMS):
         assert play.bank.table_rows(table) == play.source.after[newest][table]
     assert play.bank.state.held == 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_on_a_good_day_the_last_cut_has_everything(tmp_path, seed):
+    play = Play(tmp_path, Broker(), seed, dies=False)
+    for _ in range(60):
+        play.step()
+    play.settle()
+    cut = play.bank.cut
+    assert (cut.transaction, cut.without) == (list(play.source.after)[-1], ())
