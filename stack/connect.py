@@ -159,7 +159,7 @@ class Worker(Controlled):
         if java_class not in {plugin["class"] for plugin in there}:
             raise StackError(f"Connect at {self.url} has no {java_class}: put it on plugin.path")
 
-    def put_connector(self, name: str, config: Mapping[str, str], deadline_s: float = 180) -> None:
+    def put_connector(self, name: str, config: Mapping[str, str], deadline_s: float = 480) -> None:
         """Create a connector or change its configuration.
 
         Raises:
@@ -167,7 +167,7 @@ class Worker(Controlled):
         """
         self._request("PUT", f"/connectors/{name}/config", deadline_s, json=dict(config))
 
-    def delete_connector(self, name: str, deadline_s: float = 180) -> None:
+    def delete_connector(self, name: str, deadline_s: float = 480) -> None:
         """Delete a connector; nothing if there is none."""
         self._request("DELETE", f"/connectors/{name}", deadline_s, accept=(404,))
 
@@ -177,12 +177,12 @@ class Worker(Controlled):
 
         wait_for(gone, deadline_s, f"connector {name} to be gone")
 
-    def pause_connector(self, name: str, deadline_s: float = 180) -> None:
+    def pause_connector(self, name: str, deadline_s: float = 480) -> None:
         """Stop a connector's task from reading; `resume_connector` ends it."""
         self._request("PUT", f"/connectors/{name}/pause", deadline_s)
         self._wait_state(name, "PAUSED", deadline_s)
 
-    def stop_connector(self, name: str, deadline_s: float = 180) -> None:
+    def stop_connector(self, name: str, deadline_s: float = 480) -> None:
         """End a connector's tasks, which frees its slot; `resume_connector` begins them again."""
         self._request("PUT", f"/connectors/{name}/stop", deadline_s)
 
@@ -192,17 +192,17 @@ class Worker(Controlled):
 
         wait_for(stopped, deadline_s, f"connector {name} to be STOPPED ({self.log_place})")
 
-    def resume_connector(self, name: str, deadline_s: float = 180) -> None:
+    def resume_connector(self, name: str, deadline_s: float = 480) -> None:
         """End `pause_connector` and return when the connector runs."""
         self._request("PUT", f"/connectors/{name}/resume", deadline_s)
         self.wait_running(name, deadline_s)
 
-    def restart_connector(self, name: str, deadline_s: float = 180) -> None:
+    def restart_connector(self, name: str, deadline_s: float = 480) -> None:
         """Restart a connector and its tasks, failed ones too."""
         self._request("POST", f"/connectors/{name}/restart?includeTasks=true", deadline_s)
         self.wait_running(name, deadline_s)
 
-    def restart_failed(self, name: str, deadline_s: float = 180) -> None:
+    def restart_failed(self, name: str, deadline_s: float = 480) -> None:
         """Ask for a restart of what has failed of a connector; Connect does it a little later."""
         path = f"/connectors/{name}/restart?includeTasks=true&onlyFailed=true"
         self._request("POST", path, deadline_s)
@@ -212,7 +212,7 @@ class Worker(Controlled):
         response = self._request("GET", f"/connectors/{name}/status", 30, accept=(404,))
         return response.json() if response.status_code == httpx.codes.OK else {}
 
-    def wait_running(self, name: str, deadline_s: float = 180) -> None:
+    def wait_running(self, name: str, deadline_s: float = 480) -> None:
         """Return when a connector and all its tasks run.
 
         Raises:
@@ -226,7 +226,7 @@ class Worker(Controlled):
         found: list[dict[str, Any]] = response.json()["offsets"]
         return found
 
-    def reset_offsets(self, name: str, deadline_s: float = 180) -> None:
+    def reset_offsets(self, name: str, deadline_s: float = 480) -> None:
         """Forget the source offsets of a stopped connector."""
         self._request("DELETE", f"/connectors/{name}/offsets", deadline_s)
 

@@ -203,7 +203,7 @@ class Database(ABC):
         self.stack.connect.restart_connector(self.name)
         self.wait_streaming()
 
-    def wait_streaming(self, deadline_s: float = 180) -> None:
+    def wait_streaming(self, deadline_s: float = 480) -> None:
         """Return when the connector reads the log: its tasks run and the server sends to it.
 
         Connect alone may still show as running what died with a killed worker.

@@ -41,7 +41,7 @@ from stack.mysql import MySqlDatabase
 from stack.postgres import PostgresDatabase
 from stack.processes import Identity, StackError
 
-CATCH_UP_S: Final = 300.0
+CATCH_UP_S: Final = 900.0
 """Deadline for the tables to be equal; a busy machine needs a minute."""
 KEPT: Final = "demo"
 FORMATS: Final = (JSON, AVRO)

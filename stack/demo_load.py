@@ -40,7 +40,7 @@ PAUSE_AT: Final = 5
 """Settled chunks before the pause."""
 KILL_AFTER: Final = 8
 """Chunks that are read between the end of the pause and the kill: some of them are not settled."""
-ANSWER_S: Final = 300.0
+ANSWER_S: Final = 900.0
 """Deadline of every step; a busy machine may need a minute for one."""
 ROWS_PER_S: Final = 1000.0
 """That writers change in a shop of full size; in a smaller one there is less to do."""

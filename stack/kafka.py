@@ -142,7 +142,7 @@ class Broker(Controlled):
         return self._asks
 
     def read(
-        self, topic: str, *, count: int, deadline_s: float = 30, partition: int | None = None
+        self, topic: str, *, count: int, deadline_s: float = 120, partition: int | None = None
     ) -> list[Message]:
         """Read a topic from its beginning until `count` records have come.
 

@@ -32,6 +32,8 @@ Event = dict[str, Any]
 
 PIPELINE: Final = "_pipeline"
 """Key of the pipeline's own record in the progress topic."""
+ANSWER_S: Final = 900.0
+"""Deadline of a command; one that waits for a snapshot needs minutes on a busy machine."""
 
 
 def write_config(
@@ -108,7 +110,7 @@ class LakemarkProcess(Server):
     """
 
     name = "lakemark"
-    ready_within_s = 180.0
+    ready_within_s = 600.0
     stop_within_s = 60.0
 
     def __init__(self, config: Path, *, log: Path | None = None, detached: bool = False) -> None:
@@ -152,7 +154,7 @@ class LakemarkProcess(Server):
 
     # -- running ----------------------------------------------------------------------------------
 
-    def run_once(self, deadline_s: float = 300) -> int:
+    def run_once(self, deadline_s: float = 600) -> int:
         """Run with `--once` to its end and return the exit code.
 
         Raises:
@@ -189,7 +191,7 @@ class LakemarkProcess(Server):
         """SIGKILL for driver and JVM only: Python workers find out when their pipe closes."""
         if self.identity is not None and self.is_running:
             os.killpg(self.identity.pid, signal.SIGKILL)
-        wait_for(lambda: not self.is_running, 10, "the killed lakemark to be gone")
+        wait_for(lambda: not self.is_running, 60, "the killed lakemark to be gone")
 
     def crash_at(self, point: str, *, nth: int = 1) -> None:
         """Let the next run kill itself when it reaches a crash point for the n-th time."""
@@ -212,7 +214,7 @@ class LakemarkProcess(Server):
     def wait_for_event(
         self,
         name: str,
-        deadline_s: float = 60,
+        deadline_s: float = 300,
         *,
         where: Callable[[Event], bool] = lambda _: True,
     ) -> Event:
@@ -289,7 +291,7 @@ class LakemarkProcess(Server):
             self._progress = None
 
     def wait_for_progress(
-        self, table: str, what: str, holds: Callable[[Event], bool], *, deadline_s: float = 60
+        self, table: str, what: str, holds: Callable[[Event], bool], *, deadline_s: float = 300
     ) -> Event:
         """Return the progress record of a table as soon as `holds` is true of it.
 
@@ -328,7 +330,7 @@ class LakemarkProcess(Server):
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=ANSWER_S,
         )
 
 

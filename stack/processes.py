@@ -206,8 +206,8 @@ class Server(Controlled):
         detached: whether it may outlive this process (`./dev up`).
     """
 
-    ready_within_s = 180.0
-    """Deadline of `await_ready`: about ten times a start on two cores."""
+    ready_within_s = 600.0
+    """Deadline of `await_ready`: many times a start on two cores."""
 
     stop_within_s = 20.0
     """Deadline of an orderly stop; then it is killed."""

@@ -67,7 +67,7 @@ class Several:
 
     def status(self) -> dict[str, Any]:
         address = self.running.lakemark.events("http.listening")[-1]["address"]
-        with urlopen(f"{address}/v1/status", timeout=20) as answer:
+        with urlopen(f"{address}/v1/status", timeout=60) as answer:
             found: dict[str, Any] = json.load(answer)
         return {one["name"]: one for one in found["connectors"]}
 
@@ -76,7 +76,7 @@ class Several:
         address = self.running.lakemark.events("http.listening")[-1]["address"]
 
         def answer() -> dict[str, Any]:
-            with urlopen(f"{address}/v1/wait?{asked}&timeout=20", timeout=60) as said:
+            with urlopen(f"{address}/v1/wait?{asked}&timeout=20", timeout=120) as said:
                 found: dict[str, Any] = json.load(said)
             return found if found["visible"] else {}
 

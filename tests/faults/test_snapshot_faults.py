@@ -47,7 +47,7 @@ from tests.kit.snapshots import NOTE_S, SNAPSHOT, Snapshots
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("streaming")]  # fmt: skip
 
 KILLS = 20 if NIGHTLY else 2
-RUN_S = 300.0 + 150.0 * KILLS
+RUN_S = 900.0 + 150.0 * KILLS
 """Within this a run over the shop ends, kills and restarts included."""
 BY_FILE = ("orders", "products", "emptied", "ghosts")
 """Of these, rows of chunks go into data files; of the others through Kafka."""

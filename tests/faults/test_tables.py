@@ -241,7 +241,7 @@ def test_others_that_write_to_a_table_do_no_harm(running: Running):
                 running.lakemark.wait_for_batch(STATE_S)
             return all(m.refused > 1 for m in meddlers if m.compacted)
 
-        wait_for(met, 300, "compactions of two to meet")
+        wait_for(met, 900, "compactions of two to meet")
     for table, meddler in zip(OTHERS, meddlers, strict=True):
         assert not (meddler.compacted and meddler.landed), "it was overtaken, and committed"
         assert meddler.gone

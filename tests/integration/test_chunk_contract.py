@@ -26,7 +26,7 @@ from tests.kit.rendered_rows import assert_rendered_as_written
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-ARRIVE_S = 60.0
+ARRIVE_S = 300.0
 LOST = {"name"}  # of that type the connector streams null, whatever the value is
 TABLES = {
     "all_types": "",

@@ -27,7 +27,7 @@ ACCOUNTS, START = 40, 1000
 TRANSFERS = 10_000 if NIGHTLY else 600
 CUTS = 12
 """So many at least, of which each is read."""
-WITHIN_S = 240.0
+WITHIN_S = 480.0
 TOPICS = {
     "provide.transaction.metadata": "true",
     "topic.creation.default.partitions": "3",

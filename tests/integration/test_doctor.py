@@ -65,7 +65,7 @@ def run_kafka_tool(command: str) -> None:
     """Run what a person would, with the tool's own class."""
     tool, *arguments = shlex.split(command)
     java = java_command(TOOLS[tool], *arguments, classpath=kafka_jars(), heap="128m")
-    done = subprocess.run(java, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(java, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -165,7 +165,7 @@ def test_a_paused_connector_and_a_table_that_is_not_published(database: Database
     assert mends.keys() == {("connector", database.name), ("publication", "public.later")}
     assert mends["connector", database.name].endswith(f"/connectors/{database.name}/resume")
     database.execute(mends["publication", "public.later"])
-    subprocess.run([*shlex.split(mends["connector", database.name]), "-s"], check=True, timeout=30)
+    subprocess.run([*shlex.split(mends["connector", database.name]), "-s"], check=True, timeout=120)
     database.wait_streaming()
     assert doctor(file) == (0, [])
 

@@ -74,7 +74,7 @@ def script(*arguments: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONIOENCODING": "utf-8"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

@@ -207,7 +207,7 @@ def test_a_topic_that_is_made_again_while_it_is_read_is_told_by_its_id(
     state = PipelineState(offsets={topic: {0: 0}}, tables={"a.b": TableState(topics=[topic])})
     assert recovery.still_there(ours, ids, state) == {topic}
     admin.delete_topics([topic])[topic].result(30)
-    wait_for(lambda: topic not in stack.kafka.topics(), 30, "the topic to be gone")
+    wait_for(lambda: topic not in stack.kafka.topics(), 120, "the topic to be gone")
     stack.kafka.create_topic(topic)
     before = dict(ids)
     with pytest.raises(PipelineError) as caught:
@@ -269,13 +269,13 @@ def test_one_process_has_the_turn_and_the_next_one_gets_it(ours: Config):
     with Turn(ours) as first:
         with Cluster(ours) as cluster:
             cluster.ensure_topics()
-        wait_for(lambda: first.held, 30, "the first turn")
+        wait_for(lambda: first.held, 120, "the first turn")
         with Turn(ours) as second, Turn(ours) as third:
-            wait_for(lambda: _members(ours) == 3, 30, "all three to be in the queue")
+            wait_for(lambda: _members(ours) == 3, 120, "all three to be in the queue")
             assert first.held
             assert not any(turn.held for turn in (second, third))
             first.__exit__(None, None, None)
-            wait_for(lambda: second.held or third.held, 30, "the next turn")
+            wait_for(lambda: second.held or third.held, 120, "the next turn")
             assert second.held != third.held
             assert not first.held
 
@@ -291,7 +291,7 @@ def _members(ours: Config) -> int:
 def hold_the_turn(ours: Config, held: Event) -> None:
     """Of a process of its own, until that is killed."""
     with Turn(ours) as turn:
-        wait_for(lambda: turn.held, 60, "the turn")
+        wait_for(lambda: turn.held, 120, "the turn")
         held.set()
         threading.Event().wait()
 
@@ -307,7 +307,7 @@ def test_a_process_that_is_killed_loses_its_turn_with_its_session(ours: Config):
     try:
         assert held.wait(60), "the first turn"
         with Turn(ours) as second:
-            wait_for(lambda: _members(ours) == 2, 30, "both to be in the queue")
+            wait_for(lambda: _members(ours) == 2, 120, "both to be in the queue")
             assert not second.held
             first.kill()
             killed = time.monotonic()
@@ -335,11 +335,11 @@ def test_a_group_that_may_not_be_joined_is_named_with_what_grants_it(strict: Kaf
 
     allow("somebody-else")
     with Turn(ours) as turn:
-        problem = wait_for(lambda: turn.problem, 30, "the refusal")
+        problem = wait_for(lambda: turn.problem, 120, "the refusal")
         assert isinstance(problem, ConfigError)
         assert f"may not join the group {group}" in problem.message
         assert "kafka-acls.sh" in problem.hint
         assert f"--operation Read --group {group}" in problem.hint
         assert not turn.held
         allow("ANONYMOUS")
-        wait_for(lambda: turn.held and turn.problem is None, 30, "the turn, once it is granted")
+        wait_for(lambda: turn.held and turn.problem is None, 120, "the turn, once it is granted")

@@ -21,7 +21,7 @@ from tests.kit.token_server import AUDIENCE, CLIENT, SCOPE, SECRET, Tokens
 pytestmark = pytest.mark.integration
 OAUTH = "org.apache.kafka.common.security.oauthbearer"
 TOPIC = "orders"
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 
 
 class Guarded(Kafka):

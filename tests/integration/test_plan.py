@@ -143,7 +143,7 @@ def the_state_by_topics_is_that_of_the_page(
     page = load(file).http.bind
 
     def settled() -> list[dict[str, Any]]:
-        with urllib.request.urlopen(f"http://{page}/v1/status", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://{page}/v1/status", timeout=120) as answer:
             found = json.loads(answer.read())
         return [found] if orders(found)["lag"]["records"] == 0 else []
 

@@ -103,7 +103,7 @@ class Maria(Product):
 
 
 def command(words: list[str], **more) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, **more)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300, **more)
     assert done.returncode == 0, done.stderr
 
 

@@ -72,7 +72,7 @@ def test_connect_serves_the_committed_offset_of_the_connector(database: Database
         offsets = database.stack.connect.offsets(database.name)
         return bool(offsets) and offsets[0]["offset"].get("lsn", 0) >= end
 
-    wait_for(passed, 30, "the connector's offset to pass the row")
+    wait_for(passed, 120, "the connector's offset to pass the row")
 
 
 def test_a_killed_kafka_comes_back_on_its_port_with_its_data(strict: Kafka):

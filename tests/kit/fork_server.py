@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lakemark import failpoints
+from stack.lakemark_process import ANSWER_S as COMMAND_S
 from stack.lakemark_process import LakemarkProcess
 from stack.local import ROOT
 from stack.processes import Process, StackError
@@ -41,8 +42,8 @@ BEFOREHAND: Final = (
     *("typer", "uvicorn"),
 )
 ITS_OWN: Final = "lakemark.state"
-READY_S: Final = 180.0
-ANSWER_S: Final = 60.0
+READY_S: Final = 600.0
+ANSWER_S: Final = 300.0
 LEAST: Final = 65_536
 
 
@@ -171,7 +172,7 @@ class ForkedLakemark(LakemarkProcess):
         for file in files:
             file.unlink(missing_ok=True)
         arguments = (*arguments, "-c", str(self.config))
-        code = fork_server().fork(arguments, dict(os.environ), *files).wait(300)
+        code = fork_server().fork(arguments, dict(os.environ), *files).wait(COMMAND_S)
         printed, errors = (file.read_text(encoding="utf-8") for file in files)
         if code:
             raise StackError(f"lakemark {' '.join(arguments)} failed:\n{printed}{errors}")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-ENDS_S = 60
+ENDS_S = 300
 
 
 @contextmanager

@@ -25,7 +25,7 @@ class HttpSide:
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self.address + path, data, headers)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=120) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

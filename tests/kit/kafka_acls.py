@@ -4,7 +4,7 @@ from confluent_kafka.admin import AclBinding, AclBindingFilter, AdminClient
 
 from stack.processes import wait_for
 
-KNOWN_S = 30.0
+KNOWN_S = 120.0
 
 
 def grant(admin: AdminClient, binding: AclBinding) -> None:

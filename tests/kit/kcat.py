@@ -19,7 +19,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 OFFSETS = {"beginning": OFFSET_BEGINNING, "end": OFFSET_END}
 
 

@@ -18,7 +18,7 @@ from stack.mysql_rows import quoted
 from stack.processes import wait_for
 
 CHUNK = 200
-RENAMED_S = 60.0
+RENAMED_S = 300.0
 
 
 @dataclass(frozen=True)

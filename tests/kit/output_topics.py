@@ -24,7 +24,7 @@ from stack.processes import wait_for
 from tests.kit.rendered_rows import members, payload
 from tests.kit.running import Running
 
-READ_S = 60.0
+READ_S = 300.0
 
 
 def some(*numbers: int, size: int = 1) -> list[Message]:
@@ -92,7 +92,7 @@ class OutputTopic:
             }
         )
         try:
-            partitions = consumer.list_topics(self.name, timeout=10).topics[self.name].partitions
+            partitions = consumer.list_topics(self.name, timeout=60).topics[self.name].partitions
             consumer.assign([TopicPartition(self.name, number, 0) for number in partitions])
             left = set(partitions)
 

@@ -17,7 +17,7 @@ from stack.processes import wait_for
 from tests.kit import kcat
 from tests.kit.documents import ROOT, blocks
 
-RUN_S = 300.0
+RUN_S = 900.0
 # Ctrl-C counts, also where whoever began the tests ignores it, as a script's `&` does.
 _INTERRUPTIBLE = (
     "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"

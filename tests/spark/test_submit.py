@@ -40,7 +40,7 @@ def submit(java_home: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "JAVA_HOME": java_home, "PYSPARK_DRIVER_PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
 
