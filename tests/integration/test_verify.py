@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
 
 from stack.database import Database
 from stack.processes import wait_for
 from tests.kit.going_on import going_on
 from tests.kit.nightly import nightly
 from tests.kit.number_rows import numbers_of
+from tests.kit.planting import change
 from tests.kit.running import Running
 from tests.kit.snapshots import SNAPSHOT
 
@@ -109,16 +108,6 @@ def planted(path: str) -> None:
     (row,) = pa.table(table.scan(predicate="id = 1")).to_pylist()
     extra = pa.Table.from_pylist([{**row, "id": key} for key in EXTRA], schema)
     change(path, lambda t: write_deltalake(t, extra, mode="append"))
-
-
-def change(path: str, work: Callable[[DeltaTable], Any]) -> None:
-    for _ in range(20):
-        try:
-            work(DeltaTable(path))
-        except CommitFailedError:
-            continue
-        return
-    raise AssertionError("the pipeline commits all the time")
 
 
 def unsent(database: Database, table: str) -> None:

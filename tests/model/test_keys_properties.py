@@ -150,6 +150,21 @@ def test_composite_keys(data, kinds):
             assert (a == b) == (owner == other)
 
 
+NAMES = TEXT | st.sampled_from(['},"b":', '{"a":1', "}", ":1,", "\n", '"', "\\"])
+WHOLE = sorted(kind for kind in KINDS if kind.startswith("int"))
+
+
+@given(data=st.data(), names=st.lists(NAMES, min_size=1, max_size=4, unique=True))
+@settings(max_examples=examples(80), deadline=None)
+def test_whole_numbers_under_any_names(data, names):
+    kinds = [data.draw(st.sampled_from(WHOLE)) for _ in names]
+    fields = [{"field": n, **KINDS[k][0]} for n, k in zip(names, kinds, strict=True)]
+    schema = from_connect("s.t", {"type": "struct", "fields": fields}, {"fields": fields})
+    rows = data.draw(st.lists(st.tuples(*[KINDS[k][1] for k in kinds]), min_size=1, max_size=4))
+    keys = both_ways(schema, fields, [dict(zip(names, row, strict=True)) for row in rows])
+    assert keys == [json.dumps(row, separators=(",", ":")).encode() for row in rows]
+
+
 @given(
     st.lists(
         st.binary(max_size=30)

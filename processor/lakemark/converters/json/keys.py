@@ -40,25 +40,32 @@ def canonical_keys(raw: Sequence[bytes | None], schema: TableSchema | None) -> l
         return [None if key is None else _one(key, None) for key in raw]
     quick = _quick(schema)
     if quick is not None and None not in raw:
+        (first, *others), pattern = quick
         lines = b"\n".join(cast("Sequence[bytes]", raw)) + b"\n"
-        if quick[1].fullmatch(lines):
-            keys = lines.replace(quick[0], b"[").replace(b"}", b"]").split(b"\n")[:-1]
+        if pattern.fullmatch(lines):
+            lines = lines.replace(first, b"[")
+            for name in others:
+                lines = lines.replace(name, b",")
+            keys = lines.replace(b"}", b"]").split(b"\n")[:-1]
             if len(keys) == len(raw):  # no record has a line break of its own
                 return cast("list[bytes | None]", keys)
     return _read(raw, schema)
 
 
 @lru_cache(maxsize=512)
-def _quick(schema: TableSchema) -> tuple[bytes, re.Pattern[bytes]] | None:
-    """Start of a plain key of one integer column, and the pattern of lines of such keys."""
-    column = schema.by_name.get(schema.key[0]) if len(schema.key) == 1 else None
-    if column is None or column.type not in WHOLE or column.encoding:
-        return None
-    start = b"{" + _encode(column.name) + b":"
-    more = _SAFE_DIGITS[WHOLE[column.type]] - 1
-    # Possessive: the pattern never goes back, and keeps nothing to go back to.
-    line = rb"%b(?:0|-?+[1-9][0-9]{0,%d}+)\}\n" % (re.escape(start), more)
-    return start, re.compile(rb"(?:%b)*+" % line)
+def _quick(schema: TableSchema) -> tuple[list[bytes], re.Pattern[bytes]] | None:
+    """What stands before each number of a plain key of integers, and the pattern of such lines."""
+    columns = [schema.by_name.get(name) for name in schema.key]
+    before: list[bytes] = []
+    line = b""
+    for column in columns:
+        if column is None or column.type not in WHOLE or column.encoding:
+            return None
+        before.append((b"," if before else b"{") + _encode(column.name) + b":")
+        more = _SAFE_DIGITS[WHOLE[column.type]] - 1
+        # Possessive: the pattern never goes back, and keeps nothing to go back to.
+        line += rb"%b(?:0|-?+[1-9][0-9]{0,%d}+)" % (re.escape(before[-1]), more)
+    return (before, re.compile(rb"(?:%b\}\n)*+" % line)) if before else None
 
 
 def _read(raw: Sequence[bytes | None], schema: TableSchema) -> list[bytes | None]:
