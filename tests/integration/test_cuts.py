@@ -2,6 +2,8 @@
 
 import json
 import random
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +20,7 @@ from tests.kit.going_on import going_on
 from tests.kit.nightly import NIGHTLY, nightly
 from tests.kit.running import Running
 from tests.kit.servers import on
+from tests.kit.spark_session import session
 from tests.kit.watched_table import duckdb_with_delta
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -84,6 +87,13 @@ class Bank:
             for path, version in versions.items()
         )
 
+    def views(self, engine: str, cut: cuts.SourceCut) -> list[str]:
+        """The statements that the command prints for a cut, or another one of the same moment."""
+        moment = datetime.fromtimestamp(cut.ended_ms / 1000, UTC).isoformat()
+        said = self.running.lakemark.answer("cut", "--sql", engine, "--at", moment)
+        assert said.returncode == 0, said.stdout + said.stderr
+        return [line for line in said.stdout.splitlines() if line.startswith("CREATE")]
+
     def at(self, cut: cuts.SourceCut) -> dict[str, int]:
         """The versions of the tables at a cut, by folder."""
         found = [cuts.at_cut(self.config, table, cut) for table in self.tables]
@@ -102,6 +112,7 @@ def bank(database: Database, directory: Path) -> Running:
 
 
 @EACH
+@pytest.mark.usefixtures("java_home")
 def test_every_cut_has_each_transfer_whole(any_database: Database, tmp_path: Path):
     with bank(any_database, tmp_path) as running:
         one = Bank(running)
@@ -119,16 +130,26 @@ def test_every_cut_has_each_transfer_whole(any_database: Database, tmp_path: Pat
         found = one.whole()
         totals = {cut.transaction: one.total(one.at(cut)) for cut in found}
         assert set(totals.values()) == {expected}, totals
-        # The newest one has everything, and the command's views are read by another engine.
+        # The newest one has everything, and the command's views are read by other engines.
         said = lakemark.answer("cut", "-o", "json")
         assert said.returncode == 0, said.stdout + said.stderr
         (newest,) = json.loads(said.stdout)["cuts"]
         assert {table["table"] for table in newest["tables"]} == set(one.tables)
-        views = lakemark.answer("cut", "--sql", "duckdb", "--at", newest["committed_at"])
-        assert views.returncode == 0, views.stdout + views.stderr
-        reader = duckdb_with_delta()
-        for line in views.stdout.splitlines():
-            if line.startswith("CREATE"):
-                reader.execute(line)
+        duckdb = duckdb_with_delta()
         sums = " + ".join(f'(SELECT sum(v) FROM "{table}")' for table in one.tables)
-        assert reader.execute(f"SELECT {sums}").fetchall() == [(expected,)]
+        for each in found if NIGHTLY else found[-1:]:
+            for view in one.views("duckdb", each):
+                duckdb.execute(view)
+            assert duckdb.execute(f"SELECT {sums}").fetchall() == [(expected,)]
+        if NIGHTLY:
+            _read_by_spark(one, found, expected)
+
+
+def _read_by_spark(one: Bank, found: Sequence[cuts.SourceCut], expected: int) -> None:
+    """Spark sees the same sum in every cut."""
+    sums = " + ".join(f"(SELECT sum(v) FROM `{table}`)" for table in one.tables)
+    with session() as spark:
+        for each in found:
+            for view in one.views("spark", each):
+                spark.sql(view)
+            assert spark.sql(f"SELECT {sums} AS total").collect()[0]["total"] == expected
