@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from lakemark.connectors.postgres.conditions import check
 from lakemark.errors import DependencyError
+from lakemark.model.cuts import SourceCut
 from lakemark.model.proof import TableProof
 from lakemark.ops import lag
 from lakemark.ops.board import Board
@@ -148,7 +149,9 @@ class Site(Written):
         now = int(time.time() * 1000)
         found = {"proved_ms": now - 60_000, "turn_ms": now - 9000, "ended_ms": now - 8000}
         proofs = {A: TableProof(**found, run="v", found={"missing": 2})}
-        board.tables(PipelineState(batch=4, offsets=offsets, tables={A: a, B: b}, proofs=proofs))
+        state = PipelineState(batch=4, offsets=offsets, tables={A: a, B: b}, proofs=proofs)
+        state.cutting.last = SourceCut(4, "742:16", ended_ms=2500, without=(B,))
+        board.tables(state)
         done = BatchDone(4, 10, 7, {"plan": 0.1, "tasks": 2.0}, held={"touches": 3, "parts": 2})
         board.batch(done)
         self.metrics.batch(done)

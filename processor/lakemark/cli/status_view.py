@@ -197,7 +197,7 @@ def _screen(seen: Overview, topic: str, hide: Hide) -> _Screen:
         return _Screen([text], [], [])
     now = seen.status
     head = [f"pipeline: {_word(seen, topic)}", *_of_source(now), *_unseen(now), *_whole(seen)]
-    head += [*_given_up(now)]
+    head += [*_given_up(now), *_of_cuts(now)]
     rows = [(*_row(table, now.now_ms),) for table in now.tables]
     rows += [(name, "unreadable", *[""] * (len(HEADER) - 2)) for name in seen.unreadable]
     tail = [*_of_pipeline(seen)]
@@ -234,6 +234,15 @@ def _given_up(now: Status) -> Iterator[str]:
     for side in now.sides():
         if side.source is not None and side.source.unpromised:
             yield f"{_of('source', side)}: {side.source.unpromised}"
+
+
+def _of_cuts(now: Status) -> Iterator[str]:
+    """Yield how old the newest cuts are, with the tables that they do not have."""
+    for one in now.cuts:
+        which = f"cut of {one.connector}" if one.connector else "cut"
+        left = f", without {named(list(one.without))}" if one.without else ""
+        behind = f"{_span(one.behind_s)} before the newest change"
+        yield f"{which}: {behind}, transaction {one.transaction}{left}"
 
 
 def _of(what: str, side: ConnectorNow) -> str:

@@ -14,7 +14,7 @@ Nothing here decides anything: the states are the pipeline's, shown in the words
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -30,6 +30,7 @@ from lakemark.ops.status import (
     BatchDone,
     CatalogNow,
     ConnectorNow,
+    CutNow,
     History,
     Lag,
     PipelineNow,
@@ -284,6 +285,7 @@ class Board:
                 alone.catalog,
                 (*several, *self._absent),
                 every.total_seconds() if every is not None else None,
+                (*_cuts(self._state),),
             )
 
     def history(self) -> History:
@@ -438,3 +440,20 @@ class Board:
 
 def _newest_ms(entry: TableState) -> int | None:
     return entry.size.newest_ts // 1000 or None
+
+
+def _cuts(state: PipelineState) -> Iterator[CutNow]:
+    """Yield the newest cut of each connector that has one."""
+    for connector, log_state in [("", state), *state.logs.items()]:
+        cut = log_state.cutting.last
+        if cut is not None:
+            newest = max(
+                (
+                    entry.size.newest_ts / 1000
+                    for table, entry in state.tables.items()
+                    if unqualified(connector, table) is not None
+                ),
+                default=0.0,
+            )
+            behind = round(max(0.0, newest - cut.ended_ms) / 1000, 3)
+            yield CutNow(connector, cut.transaction, cut.ended_ms, behind, cut.without)

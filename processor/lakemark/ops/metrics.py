@@ -55,6 +55,8 @@ PROVED_AGE: Final = "lakemark_proved_age_seconds"
 VERIFY_UNLIKE: Final = "lakemark_verify_unlike_rows"
 VERIFY_FAILED: Final = "lakemark_verify_failed"
 VERIFY_EVERY: Final = "lakemark_verify_every_seconds"
+CUT_BEHIND: Final = "lakemark_cut_behind_seconds"
+CUT_WITHOUT: Final = "lakemark_cut_tables_left_out"
 SNAPSHOT_PROGRESS: Final = "lakemark_snapshot_progress_ratio"
 SNAPSHOT_ROWS: Final = "lakemark_snapshot_rows_read"
 SHARD_TOUCHES: Final = "lakemark_snapshot_touches"
@@ -112,6 +114,7 @@ class Metrics(Collector):
         yield from self._batches()
         yield from _tables(now)
         yield from _proofs(now)
+        yield from _cuts(now)
         yield from _snapshots(now)
 
     def _batches(self) -> Iterator[Metric]:
@@ -256,6 +259,22 @@ def _proofs(now: Status) -> Iterator[Metric]:
         "Seconds between two verify runs of a table, where they come by themselves",
         [],
         [([], now.verify_every_s)],
+    )
+
+
+def _cuts(now: Status) -> Iterator[Metric]:
+    """Yield how the newest cut of each connector is; nothing without `stream.cuts`."""
+    yield _gauge(
+        CUT_BEHIND,
+        "Seconds in the source from a connector's newest cut to the newest change in its tables",
+        ["connector"],
+        [([one.connector], one.behind_s) for one in now.cuts],
+    )
+    yield _gauge(
+        CUT_WITHOUT,
+        "Tables that a connector's newest cut has no version of",
+        ["connector"],
+        [([one.connector], len(one.without)) for one in now.cuts],
     )
 
 

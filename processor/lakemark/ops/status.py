@@ -335,13 +335,29 @@ class ConnectorNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     catalog: CatalogNow | None = None
 
 
+class CutNow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The newest cut of a connector, see docs/cuts.md.
+
+    `connector` begins the names of its tables, and is empty for the only one. The tables hold all
+    up to `transaction`, committed at `committed_ms` by the source's clock, but those in `without`.
+    `behind_s` is from then to the newest change that the tables have.
+    """
+
+    connector: str
+    transaction: str
+    committed_ms: int
+    behind_s: float
+    without: tuple[str, ...] = ()
+
+
 class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that the process knows now; batches, snapshots and signals newest first.
 
     `windows` is null while no snapshot has one, `snapshot_delay` while nothing delays snapshots,
     `source` until it has been looked at, `catalog` where nobody looks at it. In a pipeline of
     several `connectors` each of these has them; else there are none. `verify_every_s` is
-    `verify.every`, null where no table is verified by itself.
+    `verify.every`, null where no table is verified by itself. `cuts` are the newest of each
+    connector, with `stream.cuts`; none where only the topics were asked.
     """
 
     name: str
@@ -360,6 +376,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     catalog: CatalogNow | None = None
     connectors: tuple[ConnectorNow, ...] = ()
     verify_every_s: float | None = None
+    cuts: tuple[CutNow, ...] = ()
 
     def sides(self) -> tuple[ConnectorNow, ...]:
         """Return what is each connector's; a single one has no name here."""

@@ -14,6 +14,7 @@ from rich.console import Console
 from lakemark.cli import status_view
 from lakemark.converters.arrival_order import UNPROMISED
 from lakemark.errors import DependencyError
+from lakemark.model.cuts import SourceCut
 from lakemark.ops import overview, served
 from lakemark.ops.board import Board
 from lakemark.ops.http.server import serving
@@ -276,6 +277,20 @@ def test_the_slowest_step_and_the_pace_of_each_table(board, clock, capsys):
     text = capsys.readouterr().out
     assert "slowest step: tasks, 75 % of the newest batches' time" in text
     assert lines(text)[A][4:6] == ["30", "2.5"]
+
+
+def test_the_newest_cut_of_each_connector_is_said(board, capsys):
+    state = at(20, a=entry(newest_ts=9_000_000))
+    state.cutting.last = SourceCut(1, "742:16", ended_ms=7000)
+    state.own_log("crm").cutting.last = SourceCut(1, "3e1:5", 10_000, without=("crm.b", "crm.c"))
+    board.tables(state)
+    status_view.show(
+        status_view.Console(width=200), seen(board), topic="t", as_json=False, hide=masking.own
+    )
+    text = capsys.readouterr().out
+    assert "\ncut: 2s before the newest change, transaction 742:16\n" in text
+    of_crm = "cut of crm: 0s before the newest change, transaction 3e1:5, without crm.b, crm.c\n"
+    assert of_crm in text
 
 
 def test_the_newest_snapshot_says_how_far_it_is_and_how_fast(board, capsys):

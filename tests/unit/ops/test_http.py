@@ -106,6 +106,8 @@ def test_metrics_parse_and_say_what_the_board_says(site):
     assert samples["lakemark_verify_failed", (("table", A),)] == 0
     assert samples["lakemark_verify_every_seconds", ()] == 7 * 86_400
     assert ("lakemark_proved_age_seconds", (("table", B),)) not in samples  # it never was
+    assert samples["lakemark_cut_behind_seconds", (("connector", ""),)] == 2.5
+    assert samples["lakemark_cut_tables_left_out", (("connector", ""),)] == 1
     assert samples["lakemark_batches_total", ()] == 1
     assert samples["lakemark_batch_step_seconds_total", (("step", "tasks"),)] == 2
     assert samples["lakemark_batch_duration_seconds_bucket", (("le", "2.5"),)] == 1
