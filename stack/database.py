@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 CONFIGS: Final = Path(__file__).parents[1] / "connect-configs"
 """The connectors' configurations, one file for each product."""
+DEADLOCKS: Final = 20
+"""So often at most a statement is run that others stand in the way of."""
 
 
 class SourceServer(Controlled):
@@ -126,6 +128,10 @@ class Database(ABC):
         """Tell whether a transaction failed by others that run: it may be tried again."""
 
     @abstractmethod
+    def is_deadlock(self, error: BaseException) -> bool:
+        """Tell whether a transaction was taken back so that others could go on."""
+
+    @abstractmethod
     def is_away(self, error: BaseException) -> bool:
         """Tell whether a connection was lost, or could not be made."""
 
@@ -163,9 +169,18 @@ class Database(ABC):
         return f"{self.name}.{self.identifier(table)}"
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement in a connection of its own and return its rows, if it has any."""
+        """Run one statement in a connection of its own and return its rows, if it has any.
+
+        A deadlock with others' transactions has left nothing of it: it is run again.
+        """
         with self.connect() as connection:
-            cursor = connection.execute(statement, parameters or None)
+            for left in reversed(range(DEADLOCKS)):
+                try:
+                    cursor = connection.execute(statement, parameters or None)
+                    break
+                except self.CLIENT_ERROR as error:
+                    if not self.is_deadlock(error) or not left:
+                        raise
             return list(cursor.fetchall()) if cursor.description else []
 
     def start_connector(self, overrides: Mapping[str, str | None] | None = None) -> None:

@@ -259,6 +259,10 @@ class MySqlDatabase(Database):
         """Tell whether others took a lock or a key, or changed the table meanwhile."""
         return isinstance(error, pymysql.MySQLError) and error.args[:1] in _CONFLICTS
 
+    def is_deadlock(self, error: BaseException) -> bool:
+        """Tell whether a transaction was taken back so that others could go on."""
+        return isinstance(error, pymysql.MySQLError) and error.args[:1] == (ER.LOCK_DEADLOCK,)
+
     def is_away(self, error: BaseException) -> bool:
         """Tell whether the server is down, or has ended the session."""
         lost = (pymysql.OperationalError, pymysql.InterfaceError, OSError)

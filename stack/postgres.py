@@ -145,6 +145,10 @@ class PostgresDatabase(Database):
         """Tell whether others took a lock or a key."""
         return isinstance(error, _CONFLICTS)
 
+    def is_deadlock(self, error: BaseException) -> bool:
+        """Tell whether a transaction was taken back so that others could go on."""
+        return isinstance(error, psycopg.errors.DeadlockDetected)
+
     def is_away(self, error: BaseException) -> bool:
         """Tell whether the server is down, or has ended the session."""
         return isinstance(error, psycopg.OperationalError)

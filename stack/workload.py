@@ -90,7 +90,7 @@ class Workload:
             self._threads.append(thread)
             thread.start()
 
-    def stop(self, deadline_s: float = 60) -> Written:
+    def stop(self, deadline_s: float = 300) -> Written:
         """Let each writer finish its transaction and return what was committed.
 
         Raises:
@@ -118,7 +118,7 @@ class Workload:
 
     def __exit__(self, kind: object, *_: object) -> None:
         try:
-            self.stop(30)
+            self.stop()
         except StackError:
             if kind is None:  # else the block's own error says more
                 raise
