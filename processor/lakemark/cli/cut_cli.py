@@ -96,7 +96,7 @@ def _views(found: "Sequence[FoundCut]", dialect: ViewReader) -> Iterator[str]:
             elif dialect is ViewReader.spark:
                 name, path = (text.replace("`", "``") for text in (one.table, one.path))
                 rows = f"delta.`{path}` VERSION AS OF {one.version}"
-                yield f"CREATE OR REPLACE TEMPORARY VIEW `{name}` AS SELECT * FROM {rows};"
+                yield f"CREATE OR REPLACE TEMPORARY VIEW `{name}` AS SELECT * FROM {rows};"  # noqa: S608 - quoted
             else:
                 name, path = one.table.replace('"', '""'), one.path.replace("'", "''")
                 rows = f"delta_scan('{path}', version => {one.version})"

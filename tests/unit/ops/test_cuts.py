@@ -133,7 +133,9 @@ def test_the_command_prints_views(site):
     path = folder_of(site.config.lake, A)
     code, text = run(site, "--sql", "spark", "--at", "0/300")
     assert code == 0
-    view = f"CREATE OR REPLACE TEMPORARY VIEW `{A}` AS SELECT * FROM delta.`{path}` VERSION AS OF 3;"
+    view = (
+        f"CREATE OR REPLACE TEMPORARY VIEW `{A}` AS SELECT * FROM delta.`{path}` VERSION AS OF 3;"
+    )
     assert view in text.replace("\n", "")
     code, text = run(site, "--sql", "duckdb")
     assert code == 1
