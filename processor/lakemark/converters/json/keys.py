@@ -54,7 +54,7 @@ def canonical_keys(raw: Sequence[bytes | None], schema: TableSchema | None) -> l
 
 @lru_cache(maxsize=512)
 def _quick(schema: TableSchema) -> tuple[list[bytes], re.Pattern[bytes]] | None:
-    """What stands before each number of a plain key of integers, and the pattern of such lines."""
+    """The texts before each number of a plain key of integers, and the pattern of such lines."""
     columns = [schema.by_name.get(name) for name in schema.key]
     before: list[bytes] = []
     line = b""
