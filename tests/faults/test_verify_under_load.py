@@ -30,7 +30,7 @@ SEED: Final = int(os.environ.get("LAKEMARK_TEST_VERIFY_SEED", "1"))
 SCALE: Final = 0.05
 LEDGER, ROWS = "ledger", 3000
 CALM_S: Final = 10.0
-"""Between two troubles: less than a verify run takes beside the writers."""
+"""Between two troubles."""
 SECTIONS: Final[dict[str, Any]] = {
     "snapshot": {"chunk_rows": 500, "parallelism": 2, "window_interval": "250ms"},
     "stream": {"trigger": "500ms", "shards": 2},
@@ -118,7 +118,7 @@ def test_nothing_is_found_but_what_was_planted(any_database: Database, tmp_path:
                 print(json.dumps({"round": seen["rounds"], "said": said["tables"]}), flush=True)
                 assert found == {(names[LEDGER], f"[{k}]", "differing") for k in planted}
                 for told in said["tables"].values():
-                    assert told["status"] == "SUCCEEDED", said
+                    assert told["status"] in {"SUCCEEDED", "EMPTY"}, said
                     seen.update({n: told.get(n, 0) for n in ("rows", "newer", "left")})
         running.wait_equal(*shop.TABLES)
         print(json.dumps({**seen, **troubles.done, "written": str(writing.written)}), flush=True)

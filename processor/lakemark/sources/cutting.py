@@ -168,6 +168,10 @@ class Cutting:
             DependencyError: the brokers are away.
         """
         self._batch = {}
+        own = {topic.qualifier for topic in self.topics}
+        for name, log_state in [("", state), *state.logs.items()]:
+            if name not in own:  # what comes meanwhile is not counted: it begins anew some day
+                log_state.cutting = CutProgress(kept=log_state.cutting.kept)
         for topic in self.topics:
             holds = self._begun and not (state.runs or state.deferred or self.waits())
             found = self._of(topic, state, before, holds=holds)

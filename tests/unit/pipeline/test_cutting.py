@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from lakemark.connectors.postgres.positions import pack
+from lakemark.model.cuts import CutProgress, SourceCut
 from lakemark.model.decoding import Report, TableReport
 from lakemark.model.handling_modes import HandlingModes
 from lakemark.model.transactions import TransactionEnd
@@ -124,3 +125,18 @@ def test_beside_rows_of_snapshots_there_is_no_cut():
     source = Source()
     assert source.batch([{T: 1}], came={T: 1}, may_be=False) is None
     assert source.batch([{T: 1}], came={T: 1}).without == ()
+
+
+def test_who_is_not_counted_begins_anew_and_shows_no_cut():
+    """Cuts that are not in the lake yet are kept: they are as true as they were."""
+    source = Source()
+    source.batch([{"public.t": 1}], came={T: 1})
+    off = source.state.own_log("crm")
+    off.cutting = CutProgress(read=7, due={"crm.t": 2}, newest={"": 3}, kept=[SourceCut(1, "7:9")])
+    off.cutting.last = off.cutting.kept[0]
+    before = source.state.cutting.last
+    source.cutting.begin(source.state, PipelineState(batch=0))
+    assert source.state.cutting.last == before is not None
+    assert source.state.logs["crm"].cutting == CutProgress(kept=[SourceCut(1, "7:9")])
+    Cutting().begin(source.state, PipelineState(batch=0))
+    assert source.state.cutting.last is None
